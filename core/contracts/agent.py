@@ -73,6 +73,8 @@ class Answer:
     """Who answered: ``scripted``, ``auto``, or a person's name."""
     via: str = ""
     """From where: ``cli``, ``web``, ``tui``, ``user-model``, ``default``."""
+    request: str = ""
+    """Id of the stored request that it settled, when one waited for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class Nudge:
     text: str
     actor: str
     via: str = "user-model"
+    request: str = ""
+    """Id of the stored request that it settled, when one waited for it."""
 
 
 class UserModel(Protocol):

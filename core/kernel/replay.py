@@ -1,0 +1,289 @@
+"""Replay: a list of events becomes a tree, and one more event changes it.
+
+The only way a tree is made; UI, export and resume all go through it. Pure and
+total on every prefix of a log: an event that refers to something unknown is
+ignored rather than guessed about, since a log is never edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from core.contracts.errors import StoreError
+from core.contracts.reward import Granularity, RewardEvent, Space, ToolCall, VerifyResult
+from core.contracts.store import Event
+from core.contracts.values import JsonObject
+from core.kernel import events as ev
+from core.kernel.tree import (
+    Block,
+    CheckpointMark,
+    GivenAnswer,
+    Line,
+    Node,
+    NodeKind,
+    Permission,
+    PhaseTime,
+    Tree,
+    Verdict,
+)
+
+
+def fold(events: Iterable[Event], tree: Tree | None = None) -> Tree:
+    """The tree that these events describe, continuing ``tree`` if one is given.
+
+    Raises StoreError when the sequence has a gap, since every event after one
+    would be read wrongly.
+    """
+    tree = tree if tree is not None else Tree()
+    for event in events:
+        apply(tree, event)
+    return tree
+
+
+def apply(tree: Tree, event: Event) -> None:
+    """Change ``tree`` by the next event of its log. O(1) but for line starts."""
+    if event.seq != tree.seq + 1:
+        raise StoreError(
+            f"the log jumps from event {tree.seq} to {event.seq}",
+            where=f"rollout {event.rollout}",
+            remedy="Run `bench store fsck`",
+        )
+    tree.seq = event.seq
+    tree.term = event.term
+    body = ev.decode(event.kind, event.version, event.payload)
+    if isinstance(body, ev.RolloutStarted):
+        _start_rollout(tree, event, body)
+        return
+    if not tree.root_id:
+        raise StoreError(
+            f"the log begins with a {event.kind!r} event",
+            where=f"rollout {event.rollout}",
+            remedy="Run `bench store fsck`",
+        )
+    if isinstance(body, ev.LineStarted):
+        _start_line(tree, event, body)
+    elif isinstance(body, ev.RolloutEnded):
+        tree.outcome, tree.error = body.outcome, body.error
+        tree.error_category, tree.seconds = body.error_category, body.seconds
+        tree.ended_at = event.at
+    elif isinstance(body, ev.MainLineSet):
+        if body.main in tree.lines:
+            tree.main = body.main
+    elif isinstance(body, ev.OwnerChanged):
+        tree.ended_at = tree.outcome = tree.error = tree.error_category = None
+    elif isinstance(body, ev.Scored):
+        _score(tree, event, body)
+    elif isinstance(body, ev.Checkpointed):
+        node = tree.nodes.get(body.node)
+        if node is not None:
+            node.checkpoint = CheckpointMark(body.checkpoint, body.consistency, body.record)
+    else:
+        line = tree.lines.get(event.line)
+        if line is not None:
+            _apply_to_line(tree, line, event, body)
+        elif isinstance(body, ev.PhaseEnded):
+            tree.phases.append(_phase_time(body))
+
+
+def _start_rollout(tree: Tree, event: Event, body: ev.RolloutStarted) -> None:
+    tree.rollout = event.rollout
+    tree.task, tree.task_digest = body.task, body.task_digest
+    tree.agent, tree.sandbox, tree.user = body.agent, body.sandbox, body.user
+    tree.config = body.config
+    tree.started_at = event.at
+    tree.root_id = f"n{event.seq}"
+    tree.nodes[tree.root_id] = Node(
+        tree, tree.root_id, event.seq, event.at, "root", line=0, parent_id=None
+    )
+
+
+def _start_line(tree: Tree, event: Event, body: ev.LineStarted) -> None:
+    parent = body.parent if body.parent in tree.nodes else tree.root_id
+    inherited = tree.lines.get(tree.nodes[parent].line) if parent != tree.root_id else None
+    tree.lines[event.line] = Line(
+        number=event.line,
+        attempt=event.attempt,
+        parent_id=parent,
+        continuation=body.continuation,
+        fidelity=body.fidelity,
+        origin=body.origin,
+        seed=body.seed,
+        assisted=body.assisted or (inherited is not None and inherited.assisted),
+        leaf_id=parent,
+        started_at=event.at,
+        asks=sum(node.kind == "ask" for node in tree.nodes[parent].path),
+        turns=inherited.turns if inherited else 0,
+    )
+    if body.main:
+        tree.main = event.line
+        tree.attempt = event.attempt
+
+
+def _apply_to_line(tree: Tree, line: Line, event: Event, body: ev.Body) -> None:
+    match body:
+        case ev.Prompted():
+            _close_step(tree, line, event)
+            node = _grow(tree, line, event, "prompt")
+            node.text, node.origin, node.actor = body.text, body.origin, body.actor
+            node.role, node.turn = body.role, body.turn
+            line.turns = max(line.turns, body.turn)
+            line.assisted = line.assisted or (body.origin == "nudge" and body.via != "user-model")
+        case ev.StepStarted():
+            _close_step(tree, line, event)
+            node = _grow(tree, line, event, "step")
+            node.rule, node.role, node.scene, node.open = body.rule, body.role, body.scene, True
+            node.turn = line.turns
+            line.step_id = node.id
+        case ev.StepEnded():
+            _close_step(tree, line, event)
+        case ev.Said():
+            _text(tree, line, "message", body.text)
+        case ev.Thought():
+            _text(tree, line, "thought", body.text)
+        case ev.ToolChanged():
+            _tool(tree, line, body)
+        case ev.Asked():
+            _close_step(tree, line, event)
+            node = _grow(tree, line, event, "ask")
+            node.ask_index, node.question, node.open = body.ask_index, body.question, True
+            node.turn = line.turns
+            line.asks = body.ask_index + 1
+        case ev.Answered():
+            _answer(tree, event, body)
+        case ev.PermissionSettled():
+            _permission(tree, line, body)
+        case _:
+            _line_facts(tree, line, event, body)
+
+
+def _line_facts(tree: Tree, line: Line, event: Event, body: ev.Body) -> None:
+    match body:
+        case ev.PhaseStarted():
+            line.phase = body.phase
+        case ev.PhaseEnded():
+            line.phases.append(_phase_time(body))
+        case ev.TurnEnded():
+            _close_step(tree, line, event)
+            line.stop_reason = body.stop_reason
+        case ev.LineEnded():
+            _close_step(tree, line, event)
+            line.outcome, line.error = body.outcome, body.error
+            line.error_category, line.ended_at = body.error_category, event.at
+            tree.nodes[line.leaf_id].open = False
+        case ev.UsageChanged():
+            line.usage.update(event.payload)
+        case ev.SessionChanged():
+            tree.session[body.name] = body.payload
+        case ev.NoiseHeard():
+            tree.noise[body.channel] = tree.noise.get(body.channel, 0) + body.count
+        case _:
+            pass
+
+
+def _grow(tree: Tree, line: Line, event: Event, kind: NodeKind) -> Node:
+    node = Node(tree, f"n{event.seq}", event.seq, event.at, kind, line.number, line.leaf_id)
+    tree.nodes[node.id] = node
+    tree.nodes[line.leaf_id].child_ids.append(node.id)
+    line.leaf_id = node.id
+    return node
+
+
+def _close_step(tree: Tree, line: Line, event: Event) -> None:
+    if line.step_id is not None:
+        step = tree.nodes[line.step_id]
+        step.open, step.ended_at = False, event.at
+        line.step_id = None
+
+
+def _step(tree: Tree, line: Line) -> Node | None:
+    return tree.nodes[line.step_id] if line.step_id else None
+
+
+def _text(tree: Tree, line: Line, kind: str, text: str) -> None:
+    step = _step(tree, line)
+    if step is None:
+        return
+    last = step.blocks[-1] if step.blocks else None
+    if last is not None and last.kind == kind:
+        step.blocks[-1] = Block(last.kind, last.text + text)
+    elif kind == "thought":
+        step.blocks.append(Block("thought", text))
+    else:
+        step.blocks.append(Block("message", text))
+
+
+def _tool(tree: Tree, line: Line, body: ev.ToolChanged) -> None:
+    key = (line.number, body.tool_call_id)
+    known = key in tree.tools or any(
+        (number, body.tool_call_id) in tree.tools for number in tree.ancestry(line.number)
+    )
+    before = tree.tool_call(line.number, body.tool_call_id)
+    tree.tools[key] = ToolCall(
+        tool_call_id=body.tool_call_id,
+        title=body.title if body.title is not None else before.title,
+        kind=body.kind if body.kind is not None else before.kind,
+        status=body.status if body.status is not None else before.status,
+        raw_input=body.raw_input if body.raw_input is not None else before.raw_input,
+        raw_output=body.raw_output if body.raw_output is not None else before.raw_output,
+        content=tuple(body.content) if body.content is not None else before.content,
+    )
+    step = _step(tree, line)
+    if not known and step is not None:
+        step.blocks.append(Block("tool", ref=body.tool_call_id))
+
+
+def _answer(tree: Tree, event: Event, body: ev.Answered) -> None:
+    node = tree.nodes.get(body.node)
+    if node is not None and node.line == event.line:
+        node.answer = GivenAnswer(body.action, body.content, body.actor, body.via, body.seconds)
+        node.open, node.ended_at = False, event.at
+
+
+def _permission(tree: Tree, line: Line, body: ev.PermissionSettled) -> None:
+    step = _step(tree, line)
+    if step is not None:
+        step.blocks.append(Block("permission", ref=str(len(tree.permissions))))
+    tree.permissions.append(
+        Permission(
+            body.title,
+            tuple(body.options),
+            body.chosen,
+            body.policy,
+            body.actor,
+            body.tool_call_id,
+        )
+    )
+
+
+def _score(tree: Tree, event: Event, body: ev.Scored) -> None:
+    node = tree.nodes.get(body.node)
+    if node is None:
+        return
+    result = VerifyResult(
+        reward=body.reward,
+        items={name: cast(float, value) for name, value in body.items.items()},
+        events=tuple(_reward_event(item) for item in body.events),
+        space=cast(Space, body.space),
+        granularity=cast(Granularity, body.granularity),
+        range=(body.range[0], body.range[1]),
+        raw=body.raw,
+        verifier_digest=body.verifier_digest,
+        hardened=body.hardened,
+    )
+    node.verdicts.append(Verdict(len(node.verdicts) + 1, result, body.seconds, event.at))
+
+
+def _reward_event(item: JsonObject) -> RewardEvent:
+    return RewardEvent(
+        source=str(item.get("source", "")),
+        value=cast(float, item.get("value", 0.0)),
+        space=cast(Space, item.get("space", "output")),
+        granularity=cast(Granularity, item.get("granularity", "terminal")),
+        node=cast("str | None", item.get("node")),
+        reason=str(item.get("reason", "")),
+    )
+
+
+def _phase_time(body: ev.PhaseEnded) -> PhaseTime:
+    return PhaseTime(body.phase, body.seconds, body.outcome, body.error, body.parts)
