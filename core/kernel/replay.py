@@ -72,6 +72,7 @@ def apply(tree: Tree, event: Event) -> None:
             tree.main = body.main
     elif isinstance(body, ev.OwnerChanged):
         tree.ended_at = tree.outcome = tree.error = tree.error_category = None
+        tree.phases = []
     elif isinstance(body, ev.Scored):
         _score(tree, event, body)
     elif isinstance(body, ev.Checkpointed):
@@ -82,6 +83,8 @@ def apply(tree: Tree, event: Event) -> None:
         line = tree.lines.get(event.line)
         if line is not None:
             _apply_to_line(tree, line, event, body)
+        elif isinstance(body, ev.PhaseStarted):
+            tree.phase = body.phase
         elif isinstance(body, ev.PhaseEnded):
             tree.phases.append(_phase_time(body))
 

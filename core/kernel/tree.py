@@ -224,6 +224,7 @@ class Tree:
     error: str | None = None
     error_category: str | None = None
     seconds: float | None = None
+    phase: str = ""
     phases: list[PhaseTime] = field(default_factory=list)
     """Phases of the rollout itself (sandbox, environment, ...), the last attempt's."""
 
