@@ -298,6 +298,10 @@ class Requests(Protocol):
         """
         ...
 
+    async def save_draft(self, request: str, text: str) -> RequestRecord:
+        """Keep a half-typed answer. Raises Conflict once the request is no longer open."""
+        ...
+
     async def wait(self, request: str) -> RequestRecord:
         """Until it is answered, expired (the default is taken) or withdrawn."""
         ...
@@ -354,7 +358,8 @@ class Commands(Protocol):
         """Until done or failed.
 
         Raises OwnerSilent, naming its pid, when a live owner has not taken it
-        within ``silent_after`` seconds.
+        within ``silent_after`` seconds, and at once when nobody live owns the
+        rollout: then ``Rollouts.claim`` succeeds and the caller does it itself.
         """
         ...
 
@@ -373,8 +378,11 @@ class Commands(Protocol):
         """Write the result and its events in one transaction."""
         ...
 
-    async def pending(self, own: Ownership) -> AsyncIterator[CommandRecord]:
-        """Commands as they come (doorbell, with a slow poll underneath), already taken."""
+    def pending(self, own: Ownership) -> AsyncIterator[CommandRecord]:
+        """Commands as they come (doorbell, with a slow poll underneath), already taken.
+
+        Never ends by itself; raises Fenced when the rollout has another owner.
+        """
         ...
 
 
