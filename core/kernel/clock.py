@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 
 class AgentClock:
@@ -75,12 +76,17 @@ class _Limit:
         await timeout.__aenter__()
         clock._timeout = timeout
 
-    async def __aexit__(self, *exc: object) -> bool | None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         clock = self._clock
         timeout, clock._timeout = clock._timeout, None
         clock._stop()
         assert timeout is not None
-        return await timeout.__aexit__(*exc)  # type: ignore[arg-type]
+        await timeout.__aexit__(kind, error, trace)
 
 
 def _now() -> float:

@@ -229,7 +229,7 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A verdict on a node. ``version`` counts verdicts on it from 1."""
+    """A verdict on a node; every one is kept, the newest counts."""
 
     KIND: ClassVar[str] = "scored"
     node: str
@@ -243,7 +243,8 @@ class Scored:
     hardened: bool
     raw: str = ""
     seconds: float = 0.0
-    verdict: int = 1
+    logs: JsonObject = field(default_factory=dict)
+    """What the verifier printed and wrote, by file name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,6 +273,7 @@ def _score(tree: Tree, event: Event, body: ev.Scored) -> None:
         raw=body.raw,
         verifier_digest=body.verifier_digest,
         hardened=body.hardened,
+        logs={name: text for name, text in body.logs.items() if isinstance(text, str)},
     )
     node.verdicts.append(Verdict(len(node.verdicts) + 1, result, body.seconds, event.at))
 
