@@ -114,12 +114,17 @@ class LineRun:
         self._nudges: asyncio.Queue[Nudge] = asyncio.Queue()
         self._asks = 0
         self._turn = 0
-        self._leaf = ""
+        self._in_turn = False
         self.exit = AgentExit(None)
 
     @property
     def human_seconds(self) -> float:
         return self._clock.paused_seconds
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the agent, or its user between two turns, has the floor."""
+        return self._in_turn
 
     def stop(self, stop: Stop) -> None:
         """Ask the line to end its turn, or to end altogether. Returns at once."""
@@ -152,7 +157,8 @@ class LineRun:
         except LineCancelled:
             result = LineResult(Outcome.CANCELLED)
         except asyncio.CancelledError:
-            await self._end(LineResult(Outcome.INTERRUPTED))
+            stopped = self._stop is not None and self._stop.scope == "run"
+            await self._end(LineResult(Outcome.CANCELLED if stopped else Outcome.INTERRUPTED))
             raise
         except BenchFlowError as raised:
             result = LineResult(
@@ -192,9 +198,11 @@ class LineRun:
         async with asyncio.TaskGroup() as group:
             pump = group.create_task(self._pump(session))
             watch = group.create_task(self._watch_world())
+            self._in_turn = True
             try:
                 await self._turns(session)
             finally:
+                self._in_turn = False
                 watch.cancel()
                 await self._settle(session)
                 pump.cancel()

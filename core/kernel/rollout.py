@@ -62,6 +62,7 @@ class RolloutRun:
         self._line: LineRun | None = None
         self._world: World | None = None
         self._stop: Stop | None = None
+        self._living: asyncio.Task[LineResult] | None = None
 
     @property
     def line(self) -> LineRun | None:
@@ -69,10 +70,16 @@ class RolloutRun:
         return self._line
 
     def stop(self, stop: Stop) -> None:
-        """End the running turn, or the whole rollout, from any task of this loop."""
+        """End the running turn, or the whole rollout, from any task of this loop.
+
+        A turn is ended by asking the agent; any other phase is just cancelled.
+        """
         self._stop = stop
         if self._line is not None:
             self._line.stop(stop)
+        idle = self._line is None or not self._line.in_turn
+        if stop.scope == "run" and idle and self._living is not None:
+            self._living.cancel()
 
     async def run(self) -> LineResult:
         """Live the rollout. Deliberate errors become the result; cancellation is
@@ -80,7 +87,7 @@ class RolloutRun:
         watch = Stopwatch()
         await self._begin()
         try:
-            result = await self._main()
+            result = await self._until_stopped()
         except asyncio.CancelledError:
             await self._close(LineResult(Outcome.INTERRUPTED), watch)
             raise
@@ -112,6 +119,19 @@ class RolloutRun:
             engine = self._context.recorder.ownership.engine
             body = ev.OwnerChanged(engine, self._takeover.why)
         await self._context.recorder.commit(ev.encode(body, line=self._number))
+
+    async def _until_stopped(self) -> LineResult:
+        """The main line, or LineCancelled when a person ended the run meanwhile."""
+        self._living = asyncio.create_task(self._main())
+        try:
+            await asyncio.wait({self._living})
+        except asyncio.CancelledError:
+            self._living.cancel()
+            await asyncio.wait({self._living})
+            raise
+        if self._living.cancelled():
+            raise LineCancelled
+        return self._living.result()
 
     async def _main(self) -> LineResult:
         limits = self._plan.deadlines
