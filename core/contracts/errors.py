@@ -39,8 +39,9 @@ are nobody's result: they may be retried and never count as an outcome.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,10 @@ class StateError(EnvironmentFailed):
 
 
 class VerifierError(BenchFlowError):
+    """``logs`` is what the verifier printed and wrote before it failed, bounded."""
+
     category = "verifier"
+    logs: Mapping[str, str] = MappingProxyType({})
 
 
 class VerifierTimeout(VerifierError):
