@@ -87,8 +87,8 @@ class VerifierSpec:
 class AskingSpec:
     """Whether asking the user is right here, and what it weighs in the reward.
 
-    reward = (1 - weight) * output + weight * action, where action is 1 when the
-    agent did as ``expected`` says.
+    reward = output * (1 - weight * (1 - action)), where action is 1 when the agent
+    did as ``expected`` says: not asking costs its share, asking alone earns nothing.
     """
 
     expected: Literal["required", "forbidden", "optional"] = "optional"
