@@ -20,7 +20,7 @@ VENV := .venv/bin
 STAMP = .venv/.ready-$(shell .ci/setup --key '$(PYTHON)')
 PYTEST := $(VENV)/python -m pytest -n 2 --dist loadgroup -q
 
-.PHONY: help setup demo check lint types imports budgets test clean
+.PHONY: help setup demo check test clean
 
 help:
 	@sed -n 's/^#   //p' Makefile

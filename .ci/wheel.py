@@ -18,6 +18,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "benchflow_workbench"
 FOLDERS = ("app", "core", "tui", "web")
+PACKED = frozenset({".py", ".toml", ".tcss", ".mako", ".sql", ".json", ".sh"})
+"""Kinds of files in the code folders; a tracked file of another kind fails the packaging test."""
 MAIN = f'''"""Runs the ``bench`` command: ``python -m {PACKAGE}``."""
 
 from {PACKAGE} import main
@@ -64,7 +66,7 @@ def _edit(node: ast.Import | ast.ImportFrom, where: str) -> tuple[bytes, bytes] 
 
 
 def nest(source: bytes, where: str) -> bytes:
-    """Prefix every absolute import of our folders. Raises NestingError for a form it cannot edit."""
+    """Prefix every absolute import of our folders; raises NestingError where it cannot."""
     lines = source.splitlines(keepends=True)
     nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
     for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset), reverse=True):
@@ -84,23 +86,27 @@ def nest(source: bytes, where: str) -> bytes:
 
 
 def _prove(nested: bytes, where: str) -> None:
+    """Read the result again: it must parse, and no import of ours may be left."""
     for node in ast.walk(ast.parse(nested)):
-        names: list[str | None] = []
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            names = [node.module]
+        left = False
+        if isinstance(node, ast.ImportFrom):
+            left = not node.level and _ours(node.module)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        if any(_ours(name) for name in names):
-            raise _refuse(where, node.lineno, "an import of ours was left as it is")  # type: ignore[attr-defined]
+            left = any(_ours(alias.name) for alias in node.names)
+        if left and isinstance(node, ast.stmt):
+            raise _refuse(where, node.lineno, "an import of ours was left as it is")
+
+
+def packed(path: Path) -> bool:
+    """Whether a file of the code folders ships: never a key, cache or swap file."""
+    return path.is_file() and path.suffix in PACKED and "__pycache__" not in path.parts
 
 
 def lay_out(root: Path, target: Path) -> None:
     """Write the nested package's Python and its data files into ``target``."""
     for folder in FOLDERS:
-        for path in sorted((root / folder).rglob("*")):
+        for path in sorted(filter(packed, (root / folder).rglob("*"))):
             relative = path.relative_to(root)
-            if not path.is_file() or "__pycache__" in relative.parts:
-                continue
             goal = target / relative
             goal.parent.mkdir(parents=True, exist_ok=True)
             if path.suffix == ".py":
