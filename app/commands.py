@@ -1,0 +1,341 @@
+"""What each command does: open the tools, call one service, print.
+
+Errors of our own tree become one sentence on stderr and an exit code; anything
+else is a fault of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Coroutine
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from app.render import Progress, requests_table, rollouts_table, table, tree_text
+from app.settings import read_settings
+from app.wiring import open_tools
+from core.contracts.errors import (
+    BenchFlowError,
+    ConfigError,
+    Conflict,
+    Fault,
+    NotFound,
+    OwnerSilent,
+    SandboxUnavailable,
+    TaskError,
+    UsageError,
+)
+from core.contracts.store import RolloutRecord
+from core.contracts.values import JsonObject, JsonValue
+from core.services import acts, reaping
+from core.services.assemble import load_tree
+from core.services.config import RolloutConfig
+from core.services.engine import engine
+from core.services.jobs import JobReport, Planned, plan, rerun, run_job
+from core.services.toolbox import Toolbox
+from core.services.views import head, rows
+
+_EXIT: tuple[tuple[type[BenchFlowError], int], ...] = (
+    (UsageError, 2),
+    (TaskError, 2),
+    (ConfigError, 2),
+    (Conflict, 4),
+    (NotFound, 5),
+    (OwnerSilent, 6),
+    (SandboxUnavailable, 7),
+)
+NO_REWARD = 3
+
+
+def execute(body: Coroutine[object, object, int], *, as_json: bool = False) -> None:
+    """Run a command to its end and leave with its exit code."""
+    try:
+        code = asyncio.run(_interruptible(body))
+    except BenchFlowError as error:
+        _say_error(error, as_json)
+        code = next((code for kind, code in _EXIT if isinstance(error, kind)), 1)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo("interrupted", err=True)
+        code = 130
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+async def _interruptible(body: Coroutine[object, object, int]) -> int:
+    """SIGTERM ends a command the way Ctrl-C does: everything is torn down first."""
+    task = asyncio.ensure_future(body)
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, task.cancel)
+    try:
+        return await task
+    finally:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(name)
+
+
+async def run_tasks(path: str, options: dict[str, object], *, as_json: bool) -> int:
+    settings = read_settings()
+    given = {key: value for key, value in options.items() if value is not None}
+    given.setdefault("jobs_dir", settings.jobs_dir)
+    config = RolloutConfig(path=path, **given)  # type: ignore[arg-type]
+    report = await run_config(config, quiet=as_json)
+    if as_json:
+        print_json(report_json(report))
+    return 0 if len(report.scored) == len(report.rollouts) else NO_REWARD
+
+
+async def run_config(config: RolloutConfig, *, quiet: bool) -> JobReport:
+    """Run a job with live progress on stderr and each rollout's tree on stdout."""
+    async with open_tools(read_settings()) as tools, engine(tools) as host:
+        job = plan(tools, config)
+        if quiet or len(job.rollouts) > 1:
+            report = await run_job(host, job, started=None if quiet else _say_start)
+            if not quiet:
+                await _say_job(tools, report)
+            return report
+        only = job.rollouts[0]
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(_follow(tools, only.id))
+            report = await run_job(host, job)
+            await following
+        click.echo(await _rollout_text(tools, only.id))
+        return report
+
+
+async def _follow(tools: Toolbox, rollout: str) -> None:
+    progress = Progress()
+    async for tree in reaping.growing_tree(tools, rollout):
+        progress.show(tree)
+    progress.clear()
+
+
+def _say_start(item: Planned) -> None:
+    click.echo(f"started {item.id}  {item.name}", err=True)
+
+
+async def _say_job(tools: Toolbox, report: JobReport) -> None:
+    records = [await tools.store.rollouts.get(item.id) for item in report.rollouts]
+    click.echo(rollouts_table(records))
+    mean = report.mean_reward
+    done = f"{len(report.scored)} of {len(report.rollouts)} scored"
+    click.echo(f"{done}, mean reward {'-' if mean is None else f'{mean:.3f}'}")
+    click.echo(f"folder {report.folder}")
+
+
+async def _rollout_text(tools: Toolbox, rollout: str) -> str:
+    record = await tools.store.rollouts.get(rollout)
+    return tree_text(await load_tree(tools, record.id), record)
+
+
+async def show_rollout(ref: str, *, follow: bool, as_json: bool) -> int:
+    async with open_tools(read_settings()) as tools:
+        record = await tools.store.rollouts.get(ref)
+        if follow and not record.state.final:
+            await _follow(tools, record.id)
+            record = await reaping.final_record(tools, record.id)
+        tree = await load_tree(tools, record.id)
+        if as_json:
+            print_json(rollout_json(record, tree_head=asdict(head(tree)), tree_rows=rows(tree)))
+        else:
+            click.echo(tree_text(tree, record))
+    return 0
+
+
+async def list_rollouts(job: str | None, limit: int, *, as_json: bool) -> int:
+    async with open_tools(read_settings()) as tools:
+        records = await tools.store.rollouts.select(job=job, limit=limit)
+    if as_json:
+        print_json([rollout_json(record) for record in records])
+    else:
+        click.echo(rollouts_table(records))
+    return 0
+
+
+async def answer_request(
+    ref: str | None, value: str | None, key: str | None, *, as_json: bool
+) -> int:
+    settings = read_settings()
+    async with open_tools(settings) as tools:
+        if ref is None:
+            waiting = await tools.store.requests.select()
+            if as_json:
+                print_json([_plain(asdict(item)) for item in waiting])
+            else:
+                click.echo(requests_table(waiting))
+            return 0
+        if value is None:
+            request = await acts.find_request(tools, ref)
+            click.echo(acts.question_text(request))
+            return 0
+        done = await acts.answer(tools, ref, value, actor=settings.actor, via="cli", idem_key=key)
+        if as_json:
+            print_json(_plain(asdict(done)))
+        else:
+            click.echo(f"answered {done.id} of rollout {done.rollout}")
+    return 0
+
+
+async def nudge_rollout(ref: str, text: str, key: str | None, *, as_json: bool) -> int:
+    settings = read_settings()
+    async with open_tools(settings) as tools, engine(tools) as host:
+        result = await acts.nudge(host, ref, text, actor=settings.actor, via="cli", idem_key=key)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo("the nudge is the agent's next prompt")
+    return 0
+
+
+async def cancel_rollout(ref: str, turn: bool, key: str | None, *, as_json: bool) -> int:
+    settings = read_settings()
+    scope = "turn" if turn else "run"
+    async with open_tools(settings) as tools, engine(tools) as host:
+        result = await acts.cancel(
+            host, ref, scope=scope, actor=settings.actor, via="cli", idem_key=key
+        )
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(f"cancelled the {result.get('cancelled', scope)}")
+    return 0
+
+
+async def resume_rollout(ref: str, *, as_json: bool) -> int:
+    settings = read_settings()
+    async with open_tools(settings) as tools, engine(tools) as host:
+        record = await tools.store.rollouts.get(ref)
+        result = await rerun(host, record, f"run again by {settings.actor}")
+        after = await tools.store.rollouts.get(record.id)
+        if as_json:
+            print_json(rollout_json(after))
+        else:
+            click.echo(await _rollout_text(tools, record.id))
+    return 0 if result.verdict is not None else NO_REWARD
+
+
+async def reap_all(*, as_json: bool) -> int:
+    async with open_tools(read_settings()) as tools, engine(tools) as host:
+        removed = await reaping.reap(host)
+    if as_json:
+        print_json(list(removed))
+    else:
+        click.echo("\n".join(removed) if removed else "Nothing was left behind.")
+    return 0
+
+
+async def say_machine(*, as_json: bool) -> int:
+    async with open_tools(read_settings()) as tools:
+        found = [await make({}).probe() for make in tools.sandboxes.values()]
+    if as_json:
+        print_json([_plain(asdict(item)) for item in found])
+        return 0
+    lines = [("SANDBOX", "WORKS", "STRATEGY", "FORK COSTS NOTHING")]
+    lines += [
+        (item.provider, _yes(item.available), item.rung, _yes(item.o1_fork)) for item in found
+    ]
+    click.echo(table(lines))
+    for item in found:
+        for reason in item.reasons:
+            click.echo(f"{item.provider}: {reason}")
+    return 0 if any(item.available for item in found) else 7
+
+
+async def check_package(path: str, *, as_json: bool) -> int:
+    from core.tasks.check import check_task
+
+    faults = await asyncio.to_thread(check_task, Path(path))
+    if as_json:
+        print_json([_plain(asdict(fault)) for fault in faults])
+    else:
+        click.echo("\n".join(str(fault) for fault in faults) or f"{path}: no faults")
+    return 2 if faults else 0
+
+
+async def fsck_store(*, as_json: bool) -> int:
+    async with open_tools(read_settings()) as tools:
+        problems = await tools.fsck()
+    if as_json:
+        print_json(list(problems))
+    else:
+        click.echo("\n".join(problems) or "The store and its folders agree.")
+    return 1 if problems else 0
+
+
+async def reindex_folder(folder: str, *, as_json: bool) -> int:
+    async with open_tools(read_settings()) as tools:
+        count = await tools.reindex(Path(folder))
+    if as_json:
+        print_json({"rollouts": count})
+    else:
+        click.echo(f"rebuilt the rows of {count} rollouts")
+    return 0
+
+
+def report_json(report: JobReport) -> JsonObject:
+    rollouts: list[JsonValue] = [
+        {
+            "id": item.id,
+            "name": item.name,
+            "task": item.task,
+            "folder": str(item.folder),
+            "outcome": item.result.outcome.value,
+            "reward": item.result.verdict.reward if item.result.verdict else None,
+            "error": item.result.error,
+            "error_category": item.result.error_category,
+        }
+        for item in report.rollouts
+    ]
+    return {
+        "job": report.id,
+        "folder": str(report.folder),
+        "mean_reward": report.mean_reward,
+        "rollouts": rollouts,
+    }
+
+
+def rollout_json(record: RolloutRecord, **more: object) -> JsonObject:
+    values = asdict(record)
+    for key, value in more.items():
+        values[key] = [asdict(item) for item in value] if isinstance(value, list) else value
+    return _plain(values)
+
+
+def print_json(value: JsonValue) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _plain(value: object) -> JsonObject:
+    """Enums, paths and sets as JSON has them."""
+    text = json.dumps(
+        value, default=lambda item: sorted(item) if isinstance(item, set | frozenset) else str(item)
+    )
+    plain: JsonObject = json.loads(text)
+    return plain
+
+
+def _say_error(error: BenchFlowError, as_json: bool) -> None:
+    if not as_json:
+        click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
+        return
+    faults: tuple[Fault, ...] = error.faults if isinstance(error, TaskError) else ()
+    print_json(
+        {
+            "error": {
+                "category": error.category,
+                "what": error.what,
+                "where": error.where,
+                "remedy": error.remedy,
+                "faults": [_plain(asdict(fault)) for fault in faults],
+            }
+        }
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,180 @@
+"""Text for a terminal: the tree, the lists, the progress of a live run.
+
+The same function draws a rollout for `run`, `demo` and `show`, so what a run
+prints at its end equals what `bench show` prints of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+import click
+
+from core.contracts.store import RequestRecord, RolloutRecord
+from core.kernel.tree import Tree
+from core.services.sanitise import clean
+from core.services.views import RolloutHead, TreeRow, head, rows
+
+_MARKS = {
+    "root": "◆",
+    "prompt": "›",
+    "step": "●",
+    "ask": "?",
+}
+_COLOURS = {
+    "open": "cyan",
+    "waiting": "yellow",
+    "answered": "green",
+    "scored": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+    "interrupted": "magenta",
+}
+
+
+def tree_text(tree: Tree, record: RolloutRecord, *, width: int = 100) -> str:
+    """A rollout as `bench show` prints it: head, tree, result, folder."""
+    summary = head(tree)
+    lines = [click.style(f"rollout {record.id}", bold=True) + f"  {_head_line(summary)}"]
+    lines += [row_text(item, width) for item in rows(tree)]
+    lines += _result_lines(summary, record)
+    return "\n".join(lines)
+
+
+def row_text(item: TreeRow, width: int) -> str:
+    """One node on one line, cut to ``width`` cells."""
+    lane = "│ " * item.depth
+    mark = _MARKS.get(item.kind, "●")
+    score = f"  {number(item.reward)}" if item.reward is not None else ""
+    tail = f"  ({item.state})" if item.state in ("open", "waiting", "failed", "cancelled") else ""
+    left = f"{lane}{mark} {item.node:<5} {item.label}"
+    text = f"{left}  {item.detail}" if item.detail else left
+    room = max(20, width - len(score) - len(tail))
+    if len(text) > room:
+        text = text[: room - 1] + "…"
+    return click.style(text, fg=_COLOURS.get(item.state)) + click.style(score, bold=True) + tail
+
+
+def number(value: float) -> str:
+    """A reward or value with as many digits as it needs, at least two."""
+    return f"{value:.2f}" if abs(value * 100 - round(value * 100)) < 1e-9 else f"{value:.4g}"
+
+
+def _head_line(summary: RolloutHead) -> str:
+    parts = [summary.task, summary.agent, f"{summary.sandbox} sandbox", f"user {summary.user}"]
+    if summary.attempt > 1:
+        parts.append(f"attempt {summary.attempt}")
+    return clean(" · ".join(part for part in parts if part))
+
+
+def _result_lines(summary: RolloutHead, record: RolloutRecord) -> list[str]:
+    lines = []
+    if summary.reward is not None:
+        items = "  ".join(f"{name} {number(value)}" for name, value in summary.items.items())
+        notes = ["assisted"] if summary.assisted else []
+        notes += [] if summary.hardened else ["not hardened"]
+        extra = f"   {items}" if items else ""
+        extra += f"   ({', '.join(notes)})" if notes else ""
+        colour = "green" if summary.reward > 0 else "yellow"
+        lines.append(click.style(f"reward {number(summary.reward)}", fg=colour, bold=True) + extra)
+    else:
+        state = summary.state if summary.state in ("running", "waiting") else record.state.value
+        lines.append(click.style(f"{state}: no reward", fg="yellow", bold=True))
+    if summary.error:
+        lines.append(click.style(clean(summary.error, multiline=True), fg="red"))
+    if summary.noise:
+        lines.append(f"{summary.noise} lines of the agent's output were no protocol messages")
+    counts = f"{summary.steps} steps, {summary.lines} line{'s' if summary.lines != 1 else ''}"
+    if summary.seconds is not None:
+        counts += f", {summary.seconds:.1f} s"
+    lines.append(counts)
+    if record.sealed:
+        lines.append(f"folder {record.folder}")
+    return lines
+
+
+class Progress:
+    """Shows a tree while it grows, on stderr: redrawn on a terminal, one line a node elsewhere."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._tty = self._stream.isatty()
+        self._height = 0
+        self._seen: set[str] = set()
+
+    def show(self, tree: Tree) -> None:
+        """Draw the tree as it is now."""
+        if not self._tty:
+            self._append(tree)
+            return
+        size = shutil.get_terminal_size((100, 24))
+        drawn = [row_text(item, size.columns - 1) for item in rows(tree)]
+        drawn = drawn[-(size.lines - 3) :]
+        self.clear()
+        self._stream.write("".join(f"{line}\n" for line in drawn))
+        self._stream.flush()
+        self._height = len(drawn)
+
+    def clear(self) -> None:
+        """Take the live picture away, so that the final one stands alone."""
+        if self._height:
+            self._stream.write(f"\x1b[{self._height}A\x1b[J")
+            self._stream.flush()
+            self._height = 0
+
+    def _append(self, tree: Tree) -> None:
+        for item in rows(tree):
+            settled = item.state not in ("open",)
+            key = f"{item.node}:{item.state}"
+            if settled and key not in self._seen and item.state != "scored":
+                self._seen.add(key)
+                self._stream.write(click.unstyle(row_text(item, 100)) + "\n")
+        self._stream.flush()
+
+
+def rollouts_table(records: Sequence[RolloutRecord]) -> str:
+    """Rollouts, one a line."""
+    if not records:
+        return "No rollouts yet. Start one with `bench run PATH`."
+    head_row = ("ROLLOUT", "TASK", "AGENT", "STATE", "STEPS", "REWARD", "FOLDER")
+    body = [
+        (
+            record.id,
+            clean(record.task),
+            clean(record.agent)[:24],
+            record.state.value + (f" ({record.phase})" if not record.state.final else ""),
+            str(record.steps),
+            "-" if record.reward is None else number(record.reward),
+            record.name,
+        )
+        for record in records
+    ]
+    return table([head_row, *body])
+
+
+def requests_table(records: Sequence[RequestRecord]) -> str:
+    """Waiting requests, one a line."""
+    if not records:
+        return "Nothing waits for an answer."
+    body = [
+        (
+            record.id,
+            record.rollout,
+            record.kind,
+            clean(str(record.question.get("question", "")))[:60],
+        )
+        for record in records
+    ]
+    return table([("REQUEST", "ROLLOUT", "KIND", "QUESTION"), *body])
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; the first line is the head."""
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,131 @@
+"""What a person does to a rollout, from any process on the machine.
+
+Each act is one durable row first. A live owner carries it out; where nobody
+live owns the rollout, the caller's own engine takes it over and does it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import cast
+
+from core.contracts.errors import BenchFlowError, Conflict, OwnerSilent, UsageError
+from core.contracts.store import CommandRecord, CommandState, RequestRecord, RolloutRecord
+from core.contracts.values import JsonObject, Outcome
+from core.services.engine import Engine
+from core.services.sanitise import clean
+from core.services.toolbox import Toolbox
+from core.users.form import answer_to_json, ask_from_json, parse_answer
+
+
+async def answer(
+    tools: Toolbox, ref: str, text: str, *, actor: str, via: str, idem_key: str | None = None
+) -> RequestRecord:
+    """Answer a request (by its id, or the one open request of a rollout).
+
+    Raises UsageError naming what is allowed, Conflict when somebody was first.
+    """
+    request = await find_request(tools, ref)
+    ask = ask_from_json(request.question)
+    given = parse_answer(ask, text, actor=actor, via=via)
+    return await tools.store.requests.answer(
+        request.id,
+        answer_to_json(given),
+        actor=actor,
+        via=via,
+        idem_key=idem_key or secrets.token_hex(8),
+    )
+
+
+async def find_request(tools: Toolbox, ref: str) -> RequestRecord:
+    """A request by its own id, or the oldest open one of a rollout."""
+    try:
+        return await tools.store.requests.get(ref)
+    except BenchFlowError:
+        record = await tools.store.rollouts.get(ref)
+    waiting = await tools.store.requests.select(rollout=record.id)
+    if not waiting:
+        raise UsageError(
+            f"rollout {record.id} is not waiting for an answer",
+            where=f"it is {record.state.value}",
+            remedy="List what waits with `bench answer`",
+        )
+    return min(waiting, key=lambda item: item.opened_at)
+
+
+def question_text(request: RequestRecord) -> str:
+    """A waiting question with its numbered options, safe to print."""
+    ask = ask_from_json(request.question)
+    lines = [clean(ask.question, multiline=True)]
+    for number, option in enumerate(ask.options, start=1):
+        more = f"  {clean(option.description)}" if option.description else ""
+        lines.append(f"  {number}. {clean(option.label)}{more}")
+    texts = [item for item in ask.fields if not item.options]
+    lines += [f"  {clean(item.name)}: {clean(item.title)} ({item.kind})" for item in texts]
+    lines.append(f"Answer with: bench answer {request.id} VALUE")
+    return "\n".join(lines)
+
+
+async def cancel(
+    engine: Engine, ref: str, *, scope: str, actor: str, via: str, idem_key: str | None = None
+) -> JsonObject:
+    """End a rollout, or just its running turn."""
+    record = await engine.tools.store.rollouts.get(ref)
+    args: JsonObject = {"scope": scope, "via": via}
+    try:
+        return await act(engine, record, "cancel", args, actor=actor, idem_key=idem_key)
+    except OwnerSilent:
+        own = await engine.tools.store.rollouts.claim(engine.id, record.id)
+        await engine.end_orphan(own, Outcome.CANCELLED, f"cancelled by {actor}; its owner had died")
+        return {"cancelled": "run"}
+
+
+async def nudge(
+    engine: Engine, ref: str, text: str, *, actor: str, via: str, idem_key: str | None = None
+) -> JsonObject:
+    """Send a follow-up that becomes the agent's next prompt."""
+    if not text.strip():
+        raise UsageError("a nudge needs words", remedy="Give the text to send to the agent")
+    record = await engine.tools.store.rollouts.get(ref)
+    args: JsonObject = {"text": text, "via": via}
+    return await act(engine, record, "nudge", args, actor=actor, idem_key=idem_key)
+
+
+async def act(
+    engine: Engine,
+    record: RolloutRecord,
+    verb: str,
+    args: JsonObject,
+    *,
+    actor: str,
+    idem_key: str | None = None,
+) -> JsonObject:
+    """Send a command to the owner of a live rollout and await its result.
+
+    Raises what the owner raised, Conflict when the rollout has ended, and
+    OwnerSilent when nobody took it.
+    """
+    if record.state.final:
+        raise Conflict(
+            f"the rollout has ended ({record.state.value})",
+            where=f"rollout {record.id}",
+            remedy="See it with `bench show`, or run it again with `bench resume`",
+        )
+    commands = engine.tools.store.commands
+    key = idem_key or secrets.token_hex(8)
+    sent = await commands.send(record.id, verb, args, actor=actor, idem_key=key)
+    done = await commands.wait(sent.id)
+    return _result(done)
+
+
+def _result(command: CommandRecord) -> JsonObject:
+    if command.state is CommandState.FAILED:
+        error = command.error or {}
+        raised = Conflict(
+            str(error.get("what", "the owner refused")),
+            where=str(error.get("where", "")),
+            remedy=str(error.get("remedy", "")),
+        )
+        raised.category = str(error.get("category", "conflict"))
+        raise raised
+    return cast(JsonObject, command.result or {})

@@ -1,0 +1,189 @@
+"""Task + config -> what the kernel runs. The wiring diagram of one rollout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from core.agents.permissions import decide
+from core.contracts.agent import (
+    Agent,
+    AskUser,
+    PermissionAsked,
+    PermissionDecision,
+    PermissionHandler,
+)
+from core.contracts.reward import Reward
+from core.contracts.sandbox import Limits, Mount, SandboxProvider, SandboxSpec
+from core.contracts.store import Event, EventDraft, NewRequest, Ownership, Recorder
+from core.contracts.values import JsonObject, JsonValue
+from core.kernel.line import Forker, LineContext
+from core.kernel.replay import fold
+from core.kernel.rollout import RolloutFacts
+from core.kernel.tree import Tree
+from core.kernel.world import WorldPlan
+from core.services.config import RolloutConfig
+from core.services.toolbox import Toolbox
+from core.tasks.models import Task
+from core.users.form import ask_to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A task and its agent, resolved and checked, before anything has started."""
+
+    task: Task
+    config: RolloutConfig
+    agent: Agent
+    facts: RolloutFacts
+    plan: WorldPlan
+
+
+def prepare(
+    tools: Toolbox, task: Task, config: RolloutConfig, agent: Agent, provider: SandboxProvider
+) -> Prepared:
+    """Lower a task and a config to facts, a world plan and an agent."""
+    manifest = task.manifest
+    make = None if manifest is None else (lambda: tools.make_environment(manifest))
+    plan = WorldPlan(
+        provider=provider,
+        spec=_sandbox_spec(tools, task, agent),
+        environment=make,
+        selection=_selection(task),
+        deadlines=tools.deadlines,
+    )
+    facts = RolloutFacts(
+        task=task.name,
+        task_digest=task.digest,
+        agent=agent.name,
+        sandbox=config.sandbox,
+        user=config.user,
+        config=config.to_json(),
+        seed=config.seed,
+    )
+    return Prepared(task, config, agent, facts, plan)
+
+
+def line_context(tools: Toolbox, prepared: Prepared, recorder: Recorder) -> LineContext:
+    """What the lines of this rollout share, bound to its recorder."""
+    own = recorder.ownership
+    task, config, agent = prepared.task, prepared.config, prepared.agent
+    instruction = "\n\n".join(filter(None, (task.agent.prompt_prefix, task.instruction)))
+
+    def reward(forker: Forker) -> Reward:
+        return tools.make_reward(task, agent, forker)
+
+    return LineContext(
+        rollout=own.rollout,
+        agent=agent,
+        user=tools.make_user(config, task, tools.store, own),
+        reward=reward,
+        permissions=_permission_policy(tools, config, own),
+        recorder=recorder,
+        deliver=_deliver(tools, recorder, own),
+        tree=lambda: load_tree(tools, own.rollout),
+        instruction=instruction,
+        agent_seconds=config.timeout or task.agent.timeout_sec,
+        ask_seconds=config.ask_timeout if config.user == "human" else None,
+        ask_form=_form,
+    )
+
+
+async def load_tree(tools: Toolbox, rollout: str) -> Tree:
+    """The tree as committed so far, read in pages."""
+    tree = Tree()
+    while True:
+        batch = await tools.store.log.read(rollout, after=tree.seq, limit=5000)
+        fold(batch, tree)
+        if len(batch) < 5000:
+            return tree
+
+
+def _deliver(
+    tools: Toolbox, recorder: Recorder, own: Ownership
+) -> Callable[[str, EventDraft], Awaitable[tuple[Event, ...]]]:
+    async def deliver(request: str, draft: EventDraft) -> tuple[Event, ...]:
+        await recorder.commit()
+        events = await tools.store.requests.deliver(own, request, draft)
+        notice = getattr(recorder, "notice", None)
+        if notice is not None:
+            notice(draft)
+        return events
+
+    return deliver
+
+
+def _permission_policy(tools: Toolbox, config: RolloutConfig, own: Ownership) -> PermissionHandler:
+    async def settle(asked: PermissionAsked) -> PermissionDecision:
+        decision = decide(config.permissions, asked)
+        if decision is not None:
+            return decision
+        return await _ask_a_person(tools, own, asked)
+
+    return settle
+
+
+async def _ask_a_person(
+    tools: Toolbox, own: Ownership, asked: PermissionAsked
+) -> PermissionDecision:
+    """A security request in the inbox; it is never a question of the tree."""
+    options: list[JsonValue] = [
+        {"value": item.value, "label": item.label, "kind": item.kind} for item in asked.options
+    ]
+    question: JsonObject = {
+        "question": asked.title,
+        "source": "permission",
+        "fields": [{"name": "option", "title": asked.title, "kind": "choice", "options": options}],
+    }
+    tree = await load_tree(tools, own.rollout)
+    leaf = tree.main_leaf or tree.root
+    opened = await tools.store.requests.open(
+        own,
+        NewRequest(
+            rollout=own.rollout,
+            line=tree.main,
+            node=leaf.id,
+            ask_index=len(tree.permissions),
+            kind="permission",
+            question=question,
+            default={"action": "cancel", "content": {}},
+        ),
+    )
+    settled = await tools.store.requests.wait(opened.id)
+    content = (settled.answer or {}).get("content")
+    chosen = content.get("option") if isinstance(content, dict) else None
+    return PermissionDecision(
+        str(chosen) if chosen is not None else None, policy="ask", actor=settled.actor or ""
+    )
+
+
+def _form(ask: AskUser) -> JsonObject:
+    return ask_to_json(ask)
+
+
+def _sandbox_spec(tools: Toolbox, task: Task, agent: Agent) -> SandboxSpec:
+    mounts: list[Mount] = list(agent.mounts())
+    package = task.folder / "environment"
+    if task.manifest is not None:
+        mounts.extend(tools.make_environment(task.manifest).mounts())
+    workspace = package / "workspace"
+    if workspace.is_dir():
+        mounts.append(Mount(task.sandbox.workdir, seed=workspace))
+    return SandboxSpec(
+        name=task.name,
+        workdir=task.sandbox.workdir,
+        mounts=tuple(mounts),
+        env=dict(task.sandbox.env),
+        limits=Limits(memory_mb=task.sandbox.memory_mb, cpus=task.sandbox.cpus),
+    )
+
+
+def _selection(task: Task) -> dict[str, str]:
+    """Task selection and forwarded host variables, as every service's PID 1 gets them."""
+    if task.manifest is None:
+        return {}
+    chosen = {name: os.environ[name] for name in task.manifest.forward_env if name in os.environ}
+    if task.manifest.task_selection.mechanism == "env_var":
+        chosen[task.manifest.task_selection.key] = task.name
+    return chosen

@@ -1,0 +1,40 @@
+"""The one table of verbs. Command line, API, TUI keys and page keys are read from it.
+
+``when`` says on which rollouts a verb makes sense; ``key`` is the key that both
+screens use for it; a verb without a key is not tied to what is selected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Role: TypeAlias = Literal["viewer", "answerer", "voter", "author", "admin"]
+When: TypeAlias = Literal["any", "live", "finished", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    name: str
+    label: str
+    help: str
+    """One sentence, imperative; the command line's help."""
+    role: Role
+    when: When
+    key: str = ""
+
+
+_TABLE = (
+    Verb("run", "Run", "Run a task, or every task of a folder.", "author", "none"),
+    Verb("show", "Open", "Show a rollout's tree.", "viewer", "any", "enter"),
+    Verb("ls", "Rollouts", "List rollouts, newest first.", "viewer", "none"),
+    Verb("answer", "Answer", "Answer a waiting question.", "answerer", "live", "a"),
+    Verb("nudge", "Nudge", "Send the agent a follow-up.", "author", "live", "n"),
+    Verb("cancel", "Cancel", "End a rollout, or only its running turn.", "author", "live", "x"),
+    Verb("resume", "Resume", "Run an interrupted rollout again.", "author", "finished"),
+    Verb("check", "Check", "Find every fault of a task package.", "author", "none"),
+    Verb("reap", "Reap", "Clean up after engines that died.", "admin", "none"),
+    Verb("doctor", "Doctor", "Say what this machine can do.", "viewer", "none"),
+)
+
+VERBS: dict[str, Verb] = {verb.name: verb for verb in _TABLE}
