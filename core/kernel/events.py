@@ -248,6 +248,17 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoringFailed:
+    """The verifier gave no reward for a node; what it printed is kept."""
+
+    KIND: ClassVar[str] = "scoring_failed"
+    node: str
+    error: str
+    error_category: str
+    logs: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LineEnded:
     KIND: ClassVar[str] = "line_ended"
     outcome: str
@@ -304,6 +315,7 @@ Body: TypeAlias = (
     | CancelRequested
     | Checkpointed
     | Scored
+    | ScoringFailed
     | LineEnded
     | MainLineSet
     | OwnerChanged

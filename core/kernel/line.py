@@ -25,7 +25,7 @@ from core.contracts.agent import (
     Role,
     Session,
 )
-from core.contracts.errors import AgentTimeout, BenchFlowError, SandboxLost
+from core.contracts.errors import AgentTimeout, BenchFlowError, SandboxLost, VerifierError
 from core.contracts.reward import Reward, RolloutNode, VerifyResult
 from core.contracts.sandbox import Sandbox, SandboxImage
 from core.contracts.store import Event, EventDraft, Recorder
@@ -387,7 +387,7 @@ class LineRun:
                 tree = await self._context.tree()
                 leaf = tree.nodes[tree.lines[self._spec.number].leaf_id]
                 reward = self._context.reward(self._forker(image))
-                verdict = await reward.score(leaf)
+                verdict = await self._score(reward, leaf)
         finally:
             await self._world.plan.provider.discard(image)
         await self._commit(_scored(leaf.id, verdict, watch.seconds))
@@ -397,6 +397,14 @@ class LineRun:
             error=str(timeout) if timeout else None,
             error_category=timeout.category if timeout else None,
         )
+
+    async def _score(self, reward: Reward, leaf: RolloutNode) -> VerifyResult:
+        try:
+            return await reward.score(leaf)
+        except VerifierError as error:
+            logs: JsonObject = dict(error.logs)
+            await self._commit(ev.ScoringFailed(leaf.id, str(error), error.category, logs))
+            raise
 
     async def _quiesce(self, watch: Stopwatch) -> SandboxImage:
         world = self._world

@@ -25,6 +25,7 @@ from core.kernel.tree import (
     Permission,
     PhaseTime,
     Tree,
+    Unscored,
     Verdict,
 )
 
@@ -75,6 +76,10 @@ def apply(tree: Tree, event: Event) -> None:
         tree.phases = []
     elif isinstance(body, ev.Scored):
         _score(tree, event, body)
+    elif isinstance(body, ev.ScoringFailed):
+        if body.node in tree.nodes:
+            failed = Unscored(body.error, body.error_category, body.logs)
+            tree.nodes[body.node].unscored = failed
     elif isinstance(body, ev.Checkpointed):
         node = tree.nodes.get(body.node)
         if node is not None:
@@ -275,6 +280,7 @@ def _score(tree: Tree, event: Event, body: ev.Scored) -> None:
         hardened=body.hardened,
         logs={name: text for name, text in body.logs.items() if isinstance(text, str)},
     )
+    node.unscored = None
     node.verdicts.append(Verdict(len(node.verdicts) + 1, result, body.seconds, event.at))
 
 

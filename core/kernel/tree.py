@@ -60,6 +60,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Unscored:
+    """A verifier's failure on one node, with what it printed."""
+
+    error: str
+    error_category: str
+    logs: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointMark:
     """A whole checkpoint, as its record in the log names it."""
 
@@ -97,6 +106,8 @@ class Node:
     ended_at: float | None = None
     checkpoint: CheckpointMark | None = None
     verdicts: list[Verdict] = field(default_factory=list)
+    unscored: Unscored | None = None
+    """Why the last try to score it gave nothing."""
 
     @property
     def parent(self) -> Node | None:
