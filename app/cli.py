@@ -71,8 +71,9 @@ def _run_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--turn-end-timeout",
             type=float,
-            default=0.0,
-            help="Seconds a person has to nudge after each turn.",
+            default=30.0,
+            show_default=True,
+            help="Seconds a person has to nudge after each turn before it is accepted.",
         ),
         click.option("--seed", type=int, default=0),
     )

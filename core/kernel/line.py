@@ -213,9 +213,7 @@ class LineRun:
         while True:
             self._turn += 1
             began = Stopwatch()
-            await self._commit(
-                ev.Prompted(prompt.text, origin, prompt.actor, prompt.via, turn=self._turn)
-            )
+            await self._prompted(prompt, origin)
             stop = await self._one_turn(session, prompt.text)
             await self._settle(session)
             await self._commit(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
@@ -230,6 +228,14 @@ class LineRun:
             if following is None or self._turn >= self._context.max_turns:
                 return
             prompt, origin = following, "nudge"
+
+    async def _prompted(self, prompt: Nudge, origin: str) -> None:
+        body = ev.Prompted(prompt.text, origin, prompt.actor, prompt.via, turn=self._turn)
+        draft = ev.encode(body, line=self._spec.number)
+        if prompt.request:
+            await self._context.deliver(prompt.request, draft)
+        else:
+            await self._context.recorder.commit(draft)
 
     async def _one_turn(self, session: Session, text: str) -> StopReason:
         """One prompt up to its stop reason, a person's stop, or the time limit."""

@@ -44,8 +44,8 @@ class RolloutConfig:
     """The agent's seconds; None means the task's own limit."""
     ask_timeout: float | None = None
     """Seconds a person has for an answer before its default is taken; None: no deadline."""
-    turn_end_timeout: float | None = 0.0
-    """Seconds a person has for a nudge after a turn; 0: the turn is accepted at once."""
+    turn_end_timeout: float | None = 30.0
+    """Seconds a person has for a nudge after a turn before it is accepted; 0: none."""
     seed: int = 0
 
     def __post_init__(self) -> None:
