@@ -127,7 +127,11 @@ class NestingHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         self._target = Path(tempfile.mkdtemp(prefix="benchflow-wheel-"))
-        lay_out(Path(self.root), self._target)
+        try:
+            lay_out(Path(self.root), self._target)
+        except BaseException:
+            shutil.rmtree(self._target)  # hatch calls finalize only after a build that worked
+            raise
         included = build_data["force_include"]
         assert isinstance(included, dict)
         for path in self._target.rglob("*"):

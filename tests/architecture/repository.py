@@ -72,7 +72,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(
-    command: Sequence[str | Path],
+    command: Sequence[object],
     *,
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
