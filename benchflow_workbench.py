@@ -117,6 +117,8 @@ if TYPE_CHECKING:
         Phase,
         StopReason,
     )
+    from core.services.config import RolloutConfig
+    from core.services.jobs import JobReport, RolloutReport
 
 _HOMES = {
     ".contracts.agent": """
@@ -135,6 +137,8 @@ _HOMES = {
         AskContext Nudge TurnEnd UserModel choose default_answer""",
     ".contracts.values": """
         Fidelity JsonObject JsonValue Outcome Phase StopReason""",
+    ".services.config": "RolloutConfig",
+    ".services.jobs": "JobReport RolloutReport",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -160,6 +164,7 @@ __all__ = [
     "Fidelity",
     "FileState",
     "Granularity",
+    "JobReport",
     "JsonObject",
     "JsonValue",
     "Limits",
@@ -181,7 +186,9 @@ __all__ = [
     "Reward",
     "RewardEvent",
     "Role",
+    "RolloutConfig",
     "RolloutNode",
+    "RolloutReport",
     "Sandbox",
     "SandboxCapabilities",
     "SandboxImage",
@@ -206,6 +213,7 @@ __all__ = [
     "default_answer",
     "errors",
     "main",
+    "run",
 ]
 
 
@@ -224,6 +232,22 @@ if not TYPE_CHECKING:  # A checker that saw it would accept every misspelt name.
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+async def run(config: RolloutConfig) -> JobReport:
+    """Run one task, or every task of a folder, to its end; as ``bench run``, without its output.
+
+    Settings come from the environment, as for the command. A rollout that fails
+    is in the report with its outcome; raised is only what kept the job from
+    starting: UsageError, TaskError, SandboxUnavailable, StoreError.
+    """
+    from app.settings import read_settings
+    from app.wiring import open_tools
+    from core.services.engine import engine
+    from core.services.jobs import plan, run_job
+
+    async with open_tools(read_settings()) as tools, engine(tools) as host:
+        return await run_job(host, plan(tools, config))
 
 
 def main() -> None:

@@ -191,6 +191,8 @@ import {PACKAGE} as bf
 option = bf.Option("a", "first")
 reveal_type(option.label)
 reveal_type(bf.StopReason.END_TURN)
+reveal_type(bf.run)
+bf.run("a path")
 bf.Option(1, "first")
 bf.no_such_name
 """
@@ -213,7 +215,9 @@ def test_a_users_type_checker_sees_our_types(installed: Installed, tmp_path: Pat
     assert "StopReason.END_TURN" in output
     assert 'Argument 1 to "Option" has incompatible type "int"' in output
     assert 'has no attribute "no_such_name"' in output
-    assert "Found 2 errors in 1 file" in output, output
+    assert "RolloutConfig) -> " in output
+    assert 'Argument 1 to "run" has incompatible type "str"' in output
+    assert "Found 4 errors in 1 file" in output, output
 
 
 def test_uninstalling_leaves_nothing(built: Built, tmp_path: Path) -> None:

@@ -159,3 +159,10 @@ else:
 def runs_on_import(path: Path) -> bool:
     """Migration scripts are run by Alembic inside its own context and cannot be imported alone."""
     return "migrations" not in path.parts and path.stem.isidentifier()
+
+
+def test_git_ignores_no_source_file() -> None:
+    """A line such as ``core`` or ``jobs`` in .gitignore would drop folders from wheel and clone."""
+    names = [relative(path) for path in product_files()]
+    ignored = run(["git", "check-ignore", "--no-index", *names], check=False).stdout.split()
+    assert ignored == []
