@@ -15,20 +15,24 @@ from sqlalchemy import Connection, select
 from core.contracts.errors import StoreError
 from core.contracts.store import (
     Blobs,
+    Commands,
     Engines,
     EventLog,
     Jobs,
+    Requests,
     Rollouts,
     Slots,
 )
 from core.store import schema
 from core.store.append import REVISION
 from core.store.blobs import FileBlobs, file_trouble
+from core.store.commands import SqlCommands
 from core.store.database import Database
 from core.store.doorbell import Doorbell
 from core.store.engines import SqlEngines
 from core.store.jobs import SqlJobs, SqlSlots
 from core.store.log import SqlLog
+from core.store.requests import SqlRequests
 from core.store.rollouts import SqlRollouts
 from core.store.tables import COUNTER
 
@@ -50,6 +54,8 @@ class SqlStore:
         self.log: EventLog = self.events
         self.rollouts: Rollouts = SqlRollouts(self.database, clock, self.events.flush)
         self.engines: Engines = SqlEngines(self.database, self.doorbell, clock)
+        self.requests: Requests = SqlRequests(self.database, self.doorbell, clock, self.events.act)
+        self.commands: Commands = SqlCommands(self.database, self.doorbell, clock, self.events.act)
         self.jobs: Jobs = SqlJobs(self.database, clock)
         self.slots: Slots = SqlSlots(self.database, self.doorbell, clock)
         self.blobs: Blobs = self.files
