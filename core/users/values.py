@@ -30,10 +30,9 @@ def check_content(ask: AskUser, given: Mapping[str, JsonValue]) -> dict[str, Jso
     content: dict[str, JsonValue] = {}
     for item in ask.fields:
         value = given.get(item.name)
-        if value is None:
-            value = item.default
+        value = coerce(item, value) if value is not None else _default(item)
         if value is not None:
-            content[item.name] = coerce(item, value)
+            content[item.name] = value
     missing = [item for item in ask.fields if item.required and item.name not in content]
     if missing:
         raise UsageError(
@@ -41,6 +40,14 @@ def check_content(ask: AskUser, given: Mapping[str, JsonValue]) -> dict[str, Jso
             remedy=allowed(ask),
         )
     return content
+
+
+def _default(item: AskField) -> JsonValue:
+    """The field's default; one that an agent sent in another kind counts as none."""
+    try:
+        return None if item.default is None else coerce(item, item.default)
+    except UsageError:
+        return None
 
 
 def allowed(ask: AskUser) -> str:
