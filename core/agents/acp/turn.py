@@ -1,0 +1,61 @@
+"""What a running turn waits for, and how long.
+
+Invariant: every wait of a session has a limit in ``Deadlines``, except the wait
+for an agent that shows signs of life: that one is bounded by whoever prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long each answer of the agent may take, in seconds."""
+
+    initialize: float = 60.0
+    new_session: float = 60.0
+    first_update: float = 300.0
+    """From a prompt to the first sign of life of its turn."""
+    cancel: float = 5.0
+    """From ``session/cancel`` to the end of the turn; then the process is killed."""
+    extension: float = 30.0
+    close: float = 2.0
+    silence: float = 0.1
+    """A turn closes after this long without an update past the agent's answer,"""
+    late: float = 1.0
+    """at most this long after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How this agent departs from the usual, from its registry entry."""
+
+    name: str
+    asks_by: Literal["elicitation", "permission"] = "elicitation"
+
+
+class Turn:
+    """What one running prompt waits for."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.alive = asyncio.Event()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def silent_for(self, seconds: float) -> None:
+        """Ends when the turn showed no life for ``seconds`` after its start, else never."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.alive.wait()
+        except TimeoutError:
+            return
+        await self.ended.wait()
+
+    async def cancelled_for(self, seconds: float) -> None:
+        """Ends ``seconds`` after the turn was cancelled."""
+        await self.cancelled.wait()
+        await asyncio.sleep(seconds)
