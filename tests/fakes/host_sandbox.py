@@ -61,8 +61,8 @@ class HostProcess:
             try:
                 async with asyncio.timeout(seconds):
                     code = await self._process.wait()
-                    while group_lives(self.pid):
-                        await asyncio.sleep(0.01)  # noqa: ASYNC110 - /proc has no events
+                    while group_lives(self.pid):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
                     return code
             except TimeoutError:
                 continue
@@ -70,7 +70,7 @@ class HostProcess:
 
 
 def group_lives(group: int) -> bool:
-    """Whether any process of this group is more than a zombie."""
+    """Whether any process of this group is more than a zombie. /proc has no events to wait on."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
