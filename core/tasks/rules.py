@@ -11,6 +11,11 @@ from core.tasks.located import Faults, Located
 from core.tasks.models import AskingSpec, Manifest, SandboxNeeds
 from core.tasks.view import View
 
+_NO_EFFECT_MEANT = frozenset(
+    {"metadata", "schema_version", "document_version", "source", "prompts"}
+)
+"""Keys that describe: nobody expects them to change a run."""
+
 RESERVED_WORKDIRS = ("/dev", "/environment", "/logs", "/oracle", "/proc", "/sys", "/verifier")
 
 
@@ -29,7 +34,11 @@ def check_scripts(folder: Path, front: FrontMatter, root: Located, faults: Fault
     verifier = front.table("verifier").text("script", VERIFIER_SCRIPT)
     line = root.line_of("verifier", "script") or root.line_of("verifier")
     problem = script_problem(folder, verifier)
-    if problem and line is None and (folder / "tests" / "test.sh").is_file():
+    if (
+        problem
+        and root.find("verifier", "script") is None
+        and (folder / "tests" / "test.sh").is_file()
+    ):
         problem = (
             "lacks verifier/test.sh; tests/test.sh is the older place",
             "Rename tests/ to verifier/",
@@ -181,7 +190,7 @@ def unused(extra: View, *, depth: int = 2) -> tuple[str, ...]:
     """Dotted keys of ``extra``, for telling a person what has no effect."""
     found: list[str] = []
     for name, value in extra.data.items():
-        if name in ("metadata", "schema_version", "source", "prompts"):
+        if name in _NO_EFFECT_MEANT:
             continue
         if isinstance(value, dict) and value and depth > 1:
             inner = unused(View(value), depth=depth - 1)
