@@ -54,6 +54,32 @@ def test_the_reasons_are_in_alphabetical_order() -> None:
         assert names == sorted(names), section
 
 
+def imported_distributions() -> set[str]:
+    distributions = packages_distributions()
+    tops = {
+        name.partition(".")[0]
+        for path in product_files()
+        for node in ast.walk(parse(path))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [str(node.module)]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    return {normal(owner) for top in tops for owner in distributions.get(top, [])}
+
+
+def test_the_page_says_which_libraries_are_not_imported_yet() -> None:
+    page = (ROOT / "docs/dependencies.md").read_text("utf-8")
+    waiting = {
+        normal(name) for name in re.findall(r"^- `([^`]+)`:.*\(not imported yet\)", page, re.M)
+    }
+    shipped = set().union(*(names for key, names in declared().items() if key != "Extra `dev`"))
+    assert waiting == shipped - imported_distributions()
+
+
 def test_what_the_product_imports_is_declared() -> None:
     distributions = packages_distributions()
     allowed = set().union(*(names for key, names in declared().items() if key != "Extra `dev`"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import tarfile
 import zipfile
@@ -228,3 +229,19 @@ def test_uninstalling_leaves_nothing(built: Built, tmp_path: Path) -> None:
     assert list(installed.site.glob("*benchflow*")) == []
     assert not installed.bench.exists()
     assert not (installed.root / "bin/benchflow-workbench").exists()
+
+
+def test_installed_the_store_migrates_and_lists(installed: Installed, tmp_path: Path) -> None:
+    command = [installed.bench, "ls", "--json"]
+    env = {"BENCH_HOME": str(tmp_path / "home")}
+    output = run(command, cwd=installed.elsewhere, env=env).stdout
+    assert json.loads(output) == []
+    assert list((tmp_path / "home").glob("*"))
+
+
+def test_installed_the_agents_are_still_data(installed: Installed) -> None:
+    code = f"""
+from {PACKAGE}.core.agents.registry import entries
+print(*entries())
+"""
+    assert {"oracle", "nop", "bench-agent"} <= set(installed.run(code).split())
