@@ -1,0 +1,191 @@
+"""One local sandbox: a holder, its limits, its layer, its door.
+
+Whatever happens to the engine, the holder and all below it end with it; what
+stays on disk is named by an owner file that was written first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.contracts.errors import SandboxError, SandboxLost, SnapshotError
+from core.contracts.sandbox import Captured, Sandbox, SandboxImage, SandboxSpec
+from core.sandboxes.cgroups import Group
+from core.sandboxes.inside import Inside, finish
+from core.sandboxes.layers import MAX_LAYERS, disk_bytes, new_id
+from core.sandboxes.link import Holder, end
+
+if TYPE_CHECKING:
+    from core.sandboxes.local import LocalProvider
+
+PROVIDER = "local"
+_STOP_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a sandbox is made of; the provider puts it together."""
+
+    id: str
+    spec: SandboxSpec
+    folder: Path
+    layers: tuple[str, ...]
+    group: Group
+    holder: Holder
+
+
+class LocalSandbox(Inside):
+    """Implements ``Sandbox`` on this machine."""
+
+    def __init__(self, provider: LocalProvider, parts: Parts) -> None:
+        super().__init__(parts.id, parts.spec, parts.holder)
+        self._provider = provider
+        self._folder = parts.folder
+        self._layers = parts.layers
+        self._group = parts.group
+        self._frozen = False
+        self._changing = asyncio.Lock()
+
+    async def freeze(self) -> None:
+        self._alive()
+        await asyncio.to_thread(self._group.freeze)
+        self._frozen = True
+
+    async def thaw(self) -> None:
+        await asyncio.to_thread(self._group.thaw)
+        self._frozen = False
+
+    async def snapshot(self, *, retire: bool = False) -> SandboxImage:
+        async with self._changing:
+            self._alive()
+            return await finish(self._snapshot(retire))
+
+    async def _snapshot(self, retire: bool) -> SandboxImage:
+        began = time.monotonic()
+        if len(self._layers) >= MAX_LAYERS:
+            raise SnapshotError(
+                f"this state already has {MAX_LAYERS} layers",
+                where=self._id,
+                remedy="Branch from an earlier node",
+            )
+        image = new_id("i")
+        if retire:
+            await self._stop()
+            self._retired = True
+            layer, size = await asyncio.to_thread(self._capture, image, True)
+        else:
+            layer, size = await self._capture_alive(image)
+        layers = (*self._layers, layer) if layer else self._layers
+        await asyncio.to_thread(
+            self._provider.store.save_image, image, layers, self._provider.labels_of(self._spec)
+        )
+        return SandboxImage(
+            id=image,
+            provider=PROVIDER,
+            parent=None if len(layers) < 2 else layers[-2],
+            rung=self._provider.rung.name,
+            layers=layers,
+            new_bytes=size,
+            seconds=time.monotonic() - began,
+            captured=frozenset({Captured.FILES}),
+            spec=self._spec,
+        )
+
+    async def _capture_alive(self, image: str) -> tuple[str | None, int]:
+        was_frozen = self._frozen
+        if not was_frozen:
+            await self.freeze()
+        try:
+            return await asyncio.to_thread(self._capture, image, False)
+        finally:
+            if not was_frozen:
+                await self.thaw()
+
+    def _capture(self, image: str, retire: bool) -> tuple[str | None, int]:
+        """The new layer, or None when nothing was written since the last one. Blocks."""
+        store, ref, top = self._provider.store, f"image-{image}", self._layers[-1]
+        upper = self._folder / "upper"
+        if not any(upper.iterdir()):
+            store.hold(top, ref)
+            return None, 0
+        size = disk_bytes(upper)
+        return self._provider.rung.capture(store, upper, top, ref, retire=retire), size
+
+    async def _stop(self) -> None:
+        """End every program and mount of this sandbox, and prove it. Files stay."""
+        await self._relay.close()
+        for door in self._doors:
+            await door.close()
+        self._doors.clear()
+        holder = self._holder
+        if not holder.ended.is_set():
+            try:
+                if self._frozen:
+                    holder.kill()
+                else:
+                    await holder.channel.request({"op": "quit"}, timeout=_STOP_SECONDS)
+            except (SandboxLost, OSError):
+                holder.kill()
+            # Frozen programs die only when they run again; they are under sentence already.
+            await self.thaw()
+            await end(holder)
+        for process in self._processes:
+            process.abandon()
+        self._processes.clear()
+
+    async def fork(self, image: SandboxImage, n: int = 1) -> list[Sandbox]:
+        return await self._provider.fork(image, n)
+
+    async def restore(self, image: SandboxImage) -> None:
+        async with self._changing:
+            if self._torn:
+                raise SandboxLost("the sandbox was torn down", where=self._id)
+            await finish(self._restore(image))
+
+    async def _restore(self, image: SandboxImage) -> None:
+        self._provider.check_image(image)
+        store, ref = self._provider.store, f"sandbox-{self._id}"
+        await asyncio.to_thread(store.hold, image.layers[-1], ref)
+        await self._stop()
+        before = self._layers
+        self._layers = image.layers
+        self._spec = image.spec
+        if before[-1] != image.layers[-1]:
+            await asyncio.to_thread(store.drop, before[-1], ref)
+        self._holder = await self._provider.reboot(
+            self._id, self._spec, self._folder, self._layers, self._group
+        )
+        self._retired = False
+        await self._relay.reopen()
+
+    async def teardown(self) -> None:
+        async with self._changing:
+            if self._torn:
+                return
+            self._torn = True
+            await finish(self._teardown())
+
+    async def _teardown(self) -> None:
+        problem: SandboxError | None = None
+        try:
+            await self._stop()
+        except (SandboxError, TimeoutError) as error:
+            problem = SandboxLost(
+                f"programs of the sandbox could not be proven dead: {error}",
+                where=self._id,
+                remedy="Run `bench reap` later; a program may hang in the kernel",
+            )
+        try:
+            await self._provider.forget(self._id, self._folder, self._layers[-1], self._group)
+        except OSError as error:
+            raise SandboxError(
+                f"files of the sandbox could not be removed: {error.strerror}",
+                where=str(error.filename or self._folder),
+                remedy="Run `bench reap`",
+            ) from error
+        if problem is not None:
+            raise problem
