@@ -24,6 +24,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "state": (str,),
     "phase": (str,),
     "steps": (int,),
+    "waiting": (int,),
     "reward": (int, float, type(None)),
     "error": (str, type(None)),
     "error_category": (str, type(None)),

@@ -23,7 +23,7 @@ from core.contracts.store import (
     Rollouts,
     Slots,
 )
-from core.store import schema
+from core.store import fsck, schema
 from core.store.append import REVISION
 from core.store.blobs import FileBlobs, file_trouble
 from core.store.commands import SqlCommands
@@ -83,6 +83,14 @@ class SqlStore:
             if revision > after or left <= 0:
                 return revision
             await self.doorbell.wait("", mark, left)
+
+    async def fsck(self) -> list[str]:
+        """What does not agree in rows, log, blobs and bundles; empty when all is well."""
+        return await fsck.fsck(self.database, self.files)
+
+    async def reindex(self, folder: Path) -> int:
+        """Rebuild rows from the sealed bundles under a folder; how many rollouts changed."""
+        return await fsck.reindex(self.database, self.files, folder)
 
     async def close(self) -> None:
         """Commits what recorders still hold. Their failures were told to their writers."""
