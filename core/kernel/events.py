@@ -332,7 +332,8 @@ def encode(body: Body, *, line: int = 0) -> EventDraft:
     payload: JsonObject = {}
     for item in dataclasses.fields(body):
         value = cast(JsonValue, getattr(body, item.name))
-        if value is not None:
+        required = item.default is item.default_factory is dataclasses.MISSING
+        if value is not None or required:
             payload[item.name] = value
     return EventDraft(kind=body.KIND, payload=payload, line=line, version=VERSION)
 
