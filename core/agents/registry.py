@@ -17,13 +17,15 @@ from typing import Literal
 
 from core.agents.acp.agent import AcpAgent, AcpCommand
 from core.agents.acp.turn import Deadlines, Dialect
-from core.agents.acp.wire import WireOpener
+from core.agents.acp.wire import WireOpener, wire_files
 from core.agents.bench_agent.agent import BenchAgent
 from core.agents.nop import NopAgent
 from core.agents.oracle import OracleAgent, OracleScript
 from core.agents.runtime import locate
 from core.contracts.agent import Agent
 from core.contracts.errors import AgentNotFound, TaskError, UsageError
+
+__all__ = ["AgentContext", "AgentEntry", "OracleScript", "entries", "resolve", "wire_files"]
 
 _HOME = "/home/agent"
 

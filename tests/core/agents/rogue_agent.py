@@ -186,6 +186,14 @@ def cancel_says_end_turn(number: Any, text: str) -> None:
     end(number)
 
 
+def waits_for_cancel(number: Any, text: str) -> None:
+    say("working")
+    if text == "wait":
+        while receive().get("method") != "session/cancel":
+            pass
+    end(number, "cancelled" if text == "wait" else "end_turn")
+
+
 def cancel_says_error(number: Any, text: str) -> None:
     say("working")
     while receive().get("method") != "session/cancel":
