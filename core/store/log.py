@@ -74,18 +74,21 @@ class SqlLog:
             topics=(own.rollout, ""),
         )
 
-    async def read(self, rollout: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        return await self._database.read(lambda conn: _read(conn, rollout, after, limit))
-
-    async def read_whole(self, rollout: str, seq: int) -> Event:
-        """One event with its blobs put back in place of their previews."""
-        rows = await self._database.read(lambda conn: read_rows(conn, rollout, seq - 1, 1))
-        if not rows or rows[0]["seq"] != seq:
-            raise NotFound(f"rollout {rollout} has no event {seq}")
-        event = to_event(rows[0])
-        if not rows[0]["blobs"]:
-            return event
-        return replace(event, payload=await self._blobs.expand(rows[0]["payload"]))
+    async def read(
+        self, rollout: str, *, after: int = 0, limit: int = 1000, whole: bool = False
+    ) -> list[Event]:
+        rows = await self._database.read(
+            partial(read_rows, rollout=rollout, after=after, limit=limit)
+        )
+        events = [to_event(row) for row in rows]
+        if not whole:
+            return events
+        return [
+            replace(event, payload=await self._blobs.expand(row["payload"]))
+            if row["blobs"]
+            else event
+            for row, event in zip(rows, events, strict=True)
+        ]
 
     async def follow(self, rollout: str, *, after: int = 0) -> AsyncIterator[list[Event]]:
         while True:
@@ -136,14 +139,12 @@ def to_event(row: RowMapping) -> Event:
     )
 
 
-def _read(conn: Connection, rollout: str, after: int, limit: int) -> list[Event]:
-    return [to_event(row) for row in read_rows(conn, rollout, after, limit)]
-
-
 def _tail(conn: Connection, rollout: str, after: int) -> tuple[bool, list[Event]]:
     state = conn.execute(
         select(ROLLOUT.c.state).where(ROLLOUT.c.id == rollout)
     ).scalar_one_or_none()
     if state is None:
         raise NotFound(f"there is no rollout {rollout}", remedy="List the rollouts with `bench ls`")
-    return RolloutState(state).final, _read(conn, rollout, after, 1000)
+    return RolloutState(state).final, [
+        to_event(row) for row in read_rows(conn, rollout, after, 1000)
+    ]

@@ -158,12 +158,12 @@ async def test_reindex_rebuilds_a_lost_database_from_bundles(tmp_path: Path) -> 
         await store.rollouts.release(own)
         before = await store.rollouts.get(own.rollout)
         events = await store.log.read(own.rollout)
-        whole = await store.events.read_whole(own.rollout, 12)
+        whole = await store.log.read(own.rollout, whole=True)
     async with opened(tmp_path / "new") as store:
         assert await store.reindex(tmp_path / "job") == 1
         after = await store.rollouts.get(own.rollout)
         assert await store.log.read(own.rollout) == events
-        assert await store.events.read_whole(own.rollout, 12) == whole
+        assert await store.log.read(own.rollout, whole=True) == whole
         assert (after.state, after.reward, after.sealed) == (
             before.state,
             before.reward,

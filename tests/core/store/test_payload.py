@@ -94,7 +94,8 @@ async def test_the_log_gives_the_preview_and_on_request_the_whole(
     assert len(shown) < 6000
     assert shown.startswith("start")
     assert shown.endswith("end")
-    assert (await store.events.read_whole(own.rollout, 1)).payload == {"text": text, "n": 3}
+    (event,) = await store.log.read(own.rollout, whole=True)
+    assert event.payload == {"text": text, "n": 3}
 
 
 async def test_a_damaged_blob_is_never_given_out(store: SqlStore) -> None:
