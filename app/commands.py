@@ -32,11 +32,12 @@ from core.contracts.errors import (
 )
 from core.contracts.store import RolloutRecord
 from core.contracts.values import JsonObject, JsonValue
+from core.kernel.world import first_error
 from core.services import acts, reaping
 from core.services.assemble import load_tree
 from core.services.config import RolloutConfig
-from core.services.engine import engine
-from core.services.jobs import JobReport, Planned, plan, rerun, run_job
+from core.services.engine import Engine, engine
+from core.services.jobs import JobPlan, JobReport, Planned, plan, rerun, run_job
 from core.services.toolbox import Toolbox
 from core.services.views import head, rows
 
@@ -55,7 +56,7 @@ NO_REWARD = 3
 def execute(body: Coroutine[object, object, int], *, as_json: bool = False) -> None:
     """Run a command to its end and leave with its exit code."""
     try:
-        code = asyncio.run(_interruptible(body))
+        code = asyncio.run(_one_error(_interruptible(body)))
     except BenchFlowError as error:
         _say_error(error, as_json)
         code = next((code for kind, code in _EXIT if isinstance(error, kind)), 1)
@@ -64,6 +65,14 @@ def execute(body: Coroutine[object, object, int], *, as_json: bool = False) -> N
         code = 130
     sys.stdout.flush()
     sys.exit(code)
+
+
+async def _one_error(body: Coroutine[object, object, int]) -> int:
+    """Task groups wrap what they raise; a person is told the first real cause."""
+    try:
+        return await body
+    except BaseExceptionGroup as group:
+        raise first_error(group) from group
 
 
 async def _interruptible(body: Coroutine[object, object, int]) -> int:
@@ -99,13 +108,23 @@ async def run_config(config: RolloutConfig, *, quiet: bool) -> JobReport:
             if not quiet:
                 await _say_job(tools, report)
             return report
-        only = job.rollouts[0]
-        async with asyncio.TaskGroup() as group:
-            following = group.create_task(_follow(tools, only.id))
-            report = await run_job(host, job)
-            await following
-        click.echo(await _rollout_text(tools, only.id))
+        report = await _run_followed(host, job)
+        click.echo(await _rollout_text(tools, job.rollouts[0].id))
         return report
+
+
+async def _run_followed(host: Engine, job: JobPlan) -> JobReport:
+    """Run a job of one rollout and show its tree while it grows."""
+    async with asyncio.TaskGroup() as group:
+        return await run_job(
+            host,
+            job,
+            started=lambda item: _background(group, _follow(host.tools, item.id)),
+        )
+
+
+def _background(group: asyncio.TaskGroup, body: Coroutine[object, object, None]) -> None:
+    group.create_task(body)
 
 
 async def _follow(tools: Toolbox, rollout: str) -> None:

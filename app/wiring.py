@@ -90,9 +90,9 @@ def make_user(config: RolloutConfig, task: Task, store: Store, own: Ownership) -
 
         return HumanUser(store.requests, own, turn_seconds=config.turn_end_timeout)
     if config.user == "auto":
-        from core.users.auto import AutoUser
+        from core.users.auto import AutoUser, auto_policy
 
-        return AutoUser(config.auto_policy)
+        return AutoUser(auto_policy(config.auto_policy))
     from core.users.scripted import ScriptedUser
 
     return ScriptedUser(task.user, config.answers)

@@ -80,8 +80,13 @@ class Recorder(Protocol):
 
 
 class EventLog(Protocol):
-    async def read(self, rollout: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Committed events with ``seq > after``, in order."""
+    async def read(
+        self, rollout: str, *, after: int = 0, limit: int = 1000, whole: bool = False
+    ) -> list[Event]:
+        """Committed events with ``seq > after``, in order.
+
+        Values above 64 KB come as previews, or complete when ``whole``.
+        """
         ...
 
     def follow(self, rollout: str, *, after: int = 0) -> AsyncIterator[list[Event]]:

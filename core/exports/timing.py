@@ -30,7 +30,7 @@ def timing(tree: Tree, line: Line | None, *, slot_wait: float | None = None) -> 
     _put(times, "verifier", _seconds(lines, Phase.VERIFY))
     if Phase.VERIFY in lines:
         _put(times, "agent_stop_to_reward", _seconds(lines, Phase.QUIESCE, Phase.VERIFY))
-    _put(times, "cleanup", _seconds(own, Phase.TEARDOWN))
+    _put(times, "cleanup", _seconds({**own, **lines}, Phase.TEARDOWN))
     _put(times, "total", tree.seconds)
     return times
 

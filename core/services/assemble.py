@@ -18,11 +18,13 @@ from core.contracts.reward import Reward
 from core.contracts.sandbox import Limits, Mount, SandboxProvider, SandboxSpec
 from core.contracts.store import Event, EventDraft, NewRequest, Ownership, Recorder
 from core.contracts.values import JsonObject, JsonValue
+from core.environments.manifest import selection
 from core.kernel.line import Forker, LineContext
 from core.kernel.replay import fold
 from core.kernel.rollout import RolloutFacts
 from core.kernel.tree import Tree
 from core.kernel.world import WorldPlan
+from core.rewards.script import verifier_mounts
 from core.services.config import RolloutConfig
 from core.services.toolbox import Toolbox
 from core.tasks.models import Task
@@ -50,7 +52,7 @@ def prepare(
         provider=provider,
         spec=_sandbox_spec(tools, task, agent),
         environment=make,
-        selection=_selection(task),
+        selection=selection(manifest, task.name, os.environ) if manifest else {},
         deadlines=tools.deadlines,
     )
     facts = RolloutFacts(
@@ -90,11 +92,14 @@ def line_context(tools: Toolbox, prepared: Prepared, recorder: Recorder) -> Line
     )
 
 
-async def load_tree(tools: Toolbox, rollout: str) -> Tree:
-    """The tree as committed so far, read in pages."""
+async def load_tree(tools: Toolbox, rollout: str, *, whole: bool = False) -> Tree:
+    """The tree as committed so far, read in pages.
+
+    Values above 64 KB come as previews unless ``whole``.
+    """
     tree = Tree()
     while True:
-        batch = await tools.store.log.read(rollout, after=tree.seq, limit=5000)
+        batch = await tools.store.log.read(rollout, after=tree.seq, limit=5000, whole=whole)
         fold(batch, tree)
         if len(batch) < 5000:
             return tree
@@ -163,11 +168,10 @@ def _form(ask: AskUser) -> JsonObject:
 
 
 def _sandbox_spec(tools: Toolbox, task: Task, agent: Agent) -> SandboxSpec:
-    mounts: list[Mount] = list(agent.mounts())
-    package = task.folder / "environment"
+    mounts: list[Mount] = [*agent.mounts(), *verifier_mounts()]
     if task.manifest is not None:
         mounts.extend(tools.make_environment(task.manifest).mounts())
-    workspace = package / "workspace"
+    workspace = task.folder / "environment" / "workspace"
     if workspace.is_dir():
         mounts.append(Mount(task.sandbox.workdir, seed=workspace))
     return SandboxSpec(
@@ -177,13 +181,3 @@ def _sandbox_spec(tools: Toolbox, task: Task, agent: Agent) -> SandboxSpec:
         env=dict(task.sandbox.env),
         limits=Limits(memory_mb=task.sandbox.memory_mb, cpus=task.sandbox.cpus),
     )
-
-
-def _selection(task: Task) -> dict[str, str]:
-    """Task selection and forwarded host variables, as every service's PID 1 gets them."""
-    if task.manifest is None:
-        return {}
-    chosen = {name: os.environ[name] for name in task.manifest.forward_env if name in os.environ}
-    if task.manifest.task_selection.mechanism == "env_var":
-        chosen[task.manifest.task_selection.key] = task.name
-    return chosen

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from core.contracts.errors import TaskError, UsageError
+from core.contracts.errors import Fault, TaskError, UsageError
 from core.contracts.store import NewRollout, Ownership, RolloutRecord, RolloutState
 from core.contracts.values import Outcome
 from core.kernel.line import LineResult
@@ -92,7 +92,8 @@ def plan(tools: Toolbox, config: RolloutConfig, *, now: datetime | None = None) 
     """Tasks x repeats, each with its id and folder. Raises TaskError with all faults."""
     moment = now or datetime.now()
     folders = find_tasks(config.folder)
-    tasks, faults = [], []
+    tasks: list[Task] = []
+    faults: list[Fault] = []
     for folder in folders:
         try:
             tasks.append(tools.load_task(folder))
@@ -201,7 +202,7 @@ async def _close_job(engine: Engine, job: JobPlan, owned: dict[str, Ownership]) 
             await rollouts.update(own, state=RolloutState.INTERRUPTED.value)
             await rollouts.release(own)
     records: Sequence[RolloutRecord] = [await rollouts.get(item.id) for item in job.rollouts]
-    write_job_files(engine.tools, job.folder, job.id, job.config, records)
+    await asyncio.to_thread(write_job_files, job.folder, job.id, job.config, records)
     await engine.tools.store.jobs.end(job.id)
 
 

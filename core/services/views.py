@@ -133,7 +133,7 @@ def _label(tree: Tree, node: Node) -> str:
     if node.kind == "prompt":
         return "nudge" if node.origin == "nudge" else "prompt"
     if node.kind == "ask":
-        return "ask_user"
+        return f"ask_user → {node.answer.label}" if node.answer else "ask_user"
     calls = node.tool_calls
     if calls:
         names = [call.title or call.kind for call in calls]
@@ -150,8 +150,7 @@ def _detail(tree: Tree, node: Node) -> str:
         question = first_line(str(node.question.get("question", "")))
         options = [str(option.get("label", "")) for option in _options(node.question)]
         tail = f" [{' | '.join(options)}]" if options else ""
-        given = f" → {node.answer.label}" if node.answer else ""
-        return question + tail + given
+        return question + tail
     return first_line(node.message or node.thought)
 
 

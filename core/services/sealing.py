@@ -1,0 +1,46 @@
+"""From an ended log to its folder: files in upstream's shape beside the sealed segments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.contracts.store import Ownership, RolloutRecord, SealResult
+from core.exports.atomic import write_files
+from core.exports.folder import rollout_files
+from core.exports.job import job_files
+from core.exports.view import rollout_view
+from core.services.assemble import load_tree
+from core.services.config import RolloutConfig
+from core.services.toolbox import Toolbox
+
+_WIRE_BYTES = 8 << 20
+"""Of each raw protocol log; the rest of it is in the events anyway."""
+
+
+async def seal(tools: Toolbox, own: Ownership) -> SealResult:
+    """Write the rollout's folder from its log. Doing it again gives an equal or longer one."""
+    tree = await load_tree(tools, own.rollout, whole=True)
+    record = await tools.store.rollouts.get(own.rollout)
+    files = rollout_files(rollout_view(tree, record)) if tree.root_id else {}
+    live = tools.home / "live" / own.rollout
+    files |= await asyncio.to_thread(_wire_logs, live)
+    return await tools.bundles.seal(own, record.folder, files)
+
+
+def write_job_files(
+    folder: Path, job: str, config: RolloutConfig, records: Sequence[RolloutRecord]
+) -> None:
+    """``summary.json`` and ``results.jsonl`` of a job."""
+    write_files(folder, job_files(job, config.to_json(), records))
+
+
+def _wire_logs(live: Path) -> dict[str, bytes]:
+    if not live.is_dir():
+        return {}
+    found = {}
+    for path in sorted(live.glob("acp-*.log")):
+        with path.open("rb") as data:
+            found[f"agent/{path.name}"] = data.read(_WIRE_BYTES)
+    return found
