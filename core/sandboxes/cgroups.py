@@ -58,15 +58,20 @@ def _write(path: Path, value: str) -> None:
 
 
 class Group:
-    """One sandbox's groups. Methods block briefly; call them off the loop."""
+    """One sandbox's groups. Methods block briefly; call them off the loop.
 
-    def __init__(self, name: str, roots: Mapping[str, Path]) -> None:
+    ``store`` names the store the sandbox belongs to, so that a reaper finds the
+    groups of its own store and no other's.
+    """
+
+    def __init__(self, store: str, name: str, roots: Mapping[str, Path]) -> None:
         self.name = name
+        self._store = store
         self._roots = dict(roots)
         self.missing = [name for name in _V1 if name not in roots]
 
     def _folder(self, root: Path) -> Path:
-        return root / TOP / self.name
+        return root / TOP / self._store / self.name
 
     @property
     def folders(self) -> list[Path]:
@@ -103,8 +108,9 @@ class Group:
 
     def _open_v2(self, root: Path) -> None:
         wanted = [name for name in ("pids", "memory", "cpu") if self._roots.get(name) == root]
-        (root / TOP).mkdir(exist_ok=True)
-        for folder in (root, root / TOP):
+        place = root / TOP / self._store
+        place.mkdir(parents=True, exist_ok=True)
+        for folder in (root, root / TOP, place):
             if wanted:
                 _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
 
@@ -197,8 +203,20 @@ class Group:
                 # An ended process leaves its group a moment after it was reaped; no event says so.
                 time.sleep(0.002)
         for folder in self.folders:
-            _rmdir(folder.parent)
+            # Only when this was the last sandbox of the store, or of the machine.
+            if _rmdir(folder.parent):
+                _rmdir(folder.parent.parent)
         return True
+
+
+def names(store: str, roots: Mapping[str, Path]) -> set[str]:
+    """Names of all groups of a store that exist in any hierarchy."""
+    found: set[str] = set()
+    for root in roots.values():
+        place = root / TOP / store
+        if place.is_dir():
+            found.update(item.name for item in place.iterdir() if item.is_dir())
+    return found
 
 
 def _rmdir(folder: Path) -> bool:

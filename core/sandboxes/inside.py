@@ -25,13 +25,14 @@ from core.contracts.sandbox import (
 from core.sandboxes import transfer
 from core.sandboxes.identity import UIDS
 from core.sandboxes.link import Holder
-from core.sandboxes.plan import environment
+from core.sandboxes.plan import environment, working_folder
 from core.sandboxes.process import LocalProcess, Pipes, run
 from core.sandboxes.relay import LocalRelay, Streams
 from core.sandboxes.wire import Message
 
 T = TypeVar("T")
 _TRANSFER_SECONDS = 600.0
+_FROZEN_SECONDS = 10.0
 _LONG_RUN = "the sandbox was retired by a snapshot and runs nothing any more"
 
 
@@ -69,6 +70,8 @@ class Inside:
         self._relay = LocalRelay(self._listen, self.connect)
         self._processes: list[LocalProcess] = []
         self._doors: list[LocalRelay] = []
+        self._thawed = asyncio.Event()
+        self._thawed.set()
         self._retired = False
         self._torn = False
 
@@ -92,6 +95,17 @@ class Inside:
         if self._torn:
             raise SandboxLost("the sandbox was torn down", where=self.id)
 
+    async def _running(self) -> None:
+        """Wait for the end of a capture. Raises SandboxError when somebody keeps it frozen."""
+        try:
+            async with asyncio.timeout(_FROZEN_SECONDS):
+                await self._thawed.wait()
+        except TimeoutError as error:
+            raise SandboxError(
+                "the sandbox is frozen", where=self.id, remedy="Thaw it before running anything"
+            ) from error
+        self._alive()
+
     def _program(
         self,
         argv: Sequence[str],
@@ -104,7 +118,7 @@ class Inside:
             "op": "spawn",
             "argv": [str(part) for part in argv],
             "env": {**environment(self.spec, user), **(env or {})},
-            "cwd": cwd or self.spec.workdir,
+            "cwd": cwd or working_folder(self.spec, user),
             "user": user,
         }
 
@@ -126,6 +140,7 @@ class Inside:
         stdin: bytes = b"",
     ) -> ExecResult:
         message = self._program(argv, user, cwd, env)
+        await self._running()
         pipes = Pipes(UIDS[user], stdin=bool(stdin))
         try:
             return await run(
@@ -150,6 +165,7 @@ class Inside:
         env: Mapping[str, str] | None = None,
     ) -> Process:
         message = self._program(argv, user, cwd, env)
+        await self._running()
         return await self._spawn(message, user)
 
     async def _spawn(self, message: Message, user: Compartment) -> LocalProcess:
@@ -179,6 +195,7 @@ class Inside:
     async def _carry(self, call: list[str], user: Compartment, work: Callable[[int], None]) -> None:
         """Run one of the holder's own carriers inside the view, and our half in a thread."""
         self._alive()
+        await self._running()
         message: Message = {
             "op": "spawn",
             "argv": [],
@@ -190,7 +207,7 @@ class Inside:
         channel = self._holder.channel
         pipes = Pipes(UIDS[user], stdin=call[0] == "put")
         mine = pipes.stdin if call[0] == "put" else pipes.stdout
-        number, exited = -1, None
+        number, exited, ours = -1, None, None
         try:
             number, exited = await channel.spawn(message, pipes.theirs)
             pipes.drop(*pipes.theirs)
@@ -199,7 +216,10 @@ class Inside:
                 async def give_up() -> None:
                     await channel.tell("signal", number, signal.SIGKILL)
 
-                await in_thread(work, pipes.take(mine), give_up)
+                try:
+                    await in_thread(work, pipes.take(mine), give_up)
+                except SandboxError as error:
+                    ours = error
                 code = await asyncio.shield(exited)
             said = os.read(pipes.stderr, 4096).decode(errors="replace")
         except OSError as error:
@@ -208,6 +228,9 @@ class Inside:
             if exited is not None and not exited.done():
                 await channel.tell("signal", number, signal.SIGKILL)
             pipes.drop()
+        # A download that broke off has its reason inside; a refused upload has it here.
+        if ours is not None and (call[0] == "put" or not code):
+            raise ours
         if code:
             raise SandboxError(
                 f"cannot {'upload to' if call[0] == 'put' else 'download'} {call[1]}",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -36,6 +37,25 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(6)}"
 
 
+def process_start(pid: int) -> int:
+    """Start time of a process in clock ticks since boot; -1 when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _own_name(prefix: str) -> str:
+    pid = os.getpid()
+    return f"{prefix}-{pid}-{process_start(pid)}-{secrets.token_hex(6)}"
+
+
+def _maker_lives(name: str) -> bool:
+    _, pid, start, _ = name.split("-")
+    return process_start(int(pid)) == int(start)
+
+
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -49,6 +69,8 @@ class LayerStore:
         self.images = self.root / "images"
         self.sandboxes = self.root / "sandboxes"
         self._trash = self.root / "trash"
+        self.tag = hashlib.sha256(str(self.root).encode()).hexdigest()[:8]
+        """Names this store where several share one space, as in control groups."""
         self._seen: dict[tuple[int, ...], str] = {}
 
     def open(self) -> None:
@@ -70,7 +92,7 @@ class LayerStore:
         layer = "b" + digest_of(seeds, self._seen)[:15]
         if (self.layers / layer).is_dir():
             return layer
-        made = self.layers / new_id("tmp-")
+        made = self.layers / _own_name("tmp")
         try:
             (made / "refs").mkdir(parents=True)
             for seed in seeds:
@@ -162,7 +184,7 @@ class LayerStore:
 
     def _add(self, fill: _Fill, parent: str, ref: str) -> str:
         layer = new_id("l")
-        made = self.layers / new_id("tmp-")
+        made = self.layers / _own_name("tmp")
         try:
             (made / "refs").mkdir(parents=True)
             (made / "refs" / ref).touch()
@@ -198,16 +220,17 @@ class LayerStore:
         shutil.rmtree(folder, ignore_errors=False)
 
     def _to_trash(self, folder: Path) -> Path:
-        place = self._trash / new_id("t")
+        place = self._trash / _own_name("del")
         folder.rename(place)
         return place
 
     def _discard_now(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
-    def leftovers(self) -> list[Path]:
-        """Half-made layers and deletions that a dead engine never finished."""
-        return [*self.layers.glob("tmp-*"), *self._trash.iterdir()]
+    def unfinished(self) -> list[Path]:
+        """Half-made layers, and deletions under way, of engines that are dead."""
+        found = [*self.layers.glob("tmp-*"), *self._trash.glob("del-*")]
+        return [path for path in found if not _maker_lives(path.name)]
 
 
 TYPE_CHECKING = False

@@ -92,7 +92,7 @@ class LocalProvider:
                 await self.discard(image)
 
     def _weaknesses(self) -> list[str]:
-        missing = Group("", self._hierarchies()).missing
+        missing = Group(self.store.tag, "", self._hierarchies()).missing
         if not missing:
             return []
         return [
@@ -164,7 +164,7 @@ class LocalProvider:
     async def _boot(self, spec: SandboxSpec, layout: plan.Plan, layers: tuple[str, ...]) -> Sandbox:
         id = new_id("s")
         folder = self.store.sandboxes / id
-        group = Group(id, self._hierarchies())
+        group = Group(self.store.tag, id, self._hierarchies())
         await self._nursery.__aenter__()
         self._live.add(id)
         try:

@@ -124,6 +124,8 @@ def _view(user: Compartment, spec: SandboxSpec, mounts: Sequence[Mount]) -> View
             binds.append((item.target.strip("/"), os.path.realpath(item.source), False))
         else:
             binds.append((item.target.strip("/"), f"merged/{slot(item.target)}", True))
+    # Parents first: whatever lies on top of a path must be mounted after it.
+    binds.sort(key=lambda bind: bind[0].count("/"))
     return {
         "files": _etc(spec),
         "links": links,
@@ -145,6 +147,15 @@ def _etc(spec: SandboxSpec) -> list[tuple[str, bytes]]:
         ("etc/resolv.conf", b""),
         ("etc/nsswitch.conf", b"passwd: files\ngroup: files\nhosts: files\n"),
     ]
+
+
+def working_folder(spec: SandboxSpec, user: Compartment) -> str:
+    """The workspace where the compartment sees it, else the root."""
+    workdir = _clean(spec.workdir)
+    hidden = any(
+        _clean(item.target) == workdir and user not in item.seen_by for item in spec.mounts
+    )
+    return "/" if hidden else workdir
 
 
 def environment(spec: SandboxSpec, user: Compartment) -> dict[str, str]:

@@ -13,19 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from core.sandboxes.cgroups import Group
-from core.sandboxes.layers import LayerStore, boot_id, write_json
+from core.sandboxes.cgroups import Group, names
+from core.sandboxes.layers import LayerStore, boot_id, process_start, write_json
 
 OWNER = "owner.json"
-
-
-def process_start(pid: int) -> int:
-    """Start time of a process in clock ticks since boot; -1 when there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return -1
-    return int(stat.rpartition(")")[2].split()[19])
 
 
 def write_owner(folder: Path, labels: Mapping[str, str], layer: str) -> None:
@@ -61,6 +52,15 @@ def reap(
         layers = image.get("layers")
         store.forget_image(record.stem, layers if isinstance(layers, list) else [])
         removed.append(f"image {record.stem}")
+    # A folder comes before its groups and goes after them: a group without one is nobody's.
+    groups = names(store.tag, roots)
+    known = {folder.name for folder in store.sandboxes.iterdir()}
+    for name in sorted(groups - known - mine):
+        if Group(store.tag, name, roots).remove():
+            removed.append(f"control groups of sandbox {name}")
+    for folder in store.unfinished():
+        store.delete(folder)
+        removed.append(f"unfinished work {folder.name}")
     return removed
 
 
@@ -86,7 +86,7 @@ def _reap_sandbox(
     store: LayerStore, roots: Mapping[str, Path], folder: Path, owner: Mapping[str, object]
 ) -> list[str]:
     removed: list[str] = []
-    group = Group(folder.name, roots)
+    group = Group(store.tag, folder.name, roots)
     for pid in group.members():
         try:
             os.kill(pid, signal.SIGKILL)

@@ -47,17 +47,20 @@ class LocalSandbox(Inside):
         self._folder = parts.folder
         self._layers = parts.layers
         self._group = parts.group
-        self._frozen = False
         self._changing = asyncio.Lock()
 
     async def freeze(self) -> None:
         self._alive()
-        await asyncio.to_thread(self._group.freeze)
-        self._frozen = True
+        self._thawed.clear()
+        try:
+            await finish(asyncio.to_thread(self._group.freeze))
+        except BaseException:
+            await self.thaw()
+            raise
 
     async def thaw(self) -> None:
-        await asyncio.to_thread(self._group.thaw)
-        self._frozen = False
+        await finish(asyncio.to_thread(self._group.thaw))
+        self._thawed.set()
 
     async def snapshot(self, *, retire: bool = False) -> SandboxImage:
         async with self._changing:
@@ -96,7 +99,7 @@ class LocalSandbox(Inside):
         )
 
     async def _capture_alive(self, image: str) -> tuple[str | None, int]:
-        was_frozen = self._frozen
+        was_frozen = not self._thawed.is_set()
         if not was_frozen:
             await self.freeze()
         try:
@@ -124,7 +127,7 @@ class LocalSandbox(Inside):
         holder = self._holder
         if not holder.ended.is_set():
             try:
-                if self._frozen:
+                if not self._thawed.is_set():
                     holder.kill()
                 else:
                     await holder.channel.request({"op": "quit"}, timeout=_STOP_SECONDS)
