@@ -9,13 +9,12 @@ copied through SQLite itself.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import shlex
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import cast
 from uuid import uuid4
@@ -34,7 +33,7 @@ from core.contracts.sandbox import Mount, Sandbox
 from core.contracts.values import JsonObject
 from core.environments.files import FilesState
 from core.environments.readiness import probes, wait_ready
-from core.environments.services import ServiceGroup
+from core.environments.services import ServiceGroup, unbroken
 from core.environments.sqlite import SqliteState
 from core.environments.state import HIDDEN, StateKind, StateTool, state_mounts
 from core.tasks.models import Manifest
@@ -168,16 +167,17 @@ class ManifestEnvironment:
         states = cast("dict[str, JsonObject]", snap.payload.get("states", {}))
         self._refuse_foreign(states)
         blobs = {} if snap.in_layer else await self._blobs(states)
-        sandbox = self._here
-        async with self._exchanging():
-            for tool, paths in self._tools(sandbox):
-                present = [path for path in paths if path in blobs]
-                for path in present:
-                    await tool.stage(path, blobs[path])
-                if not snap.in_layer:
-                    await tool.swap(present, [path for path in paths if path not in present])
-            await self.prove(sandbox, snap)
+        await self._exchange(lambda: self._put_back(snap, blobs))
         await self.readiness()
+
+    async def _put_back(self, snap: StateSnapshot, blobs: Mapping[str, Path]) -> None:
+        for tool, paths in self._tools(self._here):
+            present = [path for path in paths if path in blobs]
+            for path in present:
+                await tool.stage(path, blobs[path])
+            if not snap.in_layer:
+                await tool.swap(present, [path for path in paths if path not in present])
+        await self.prove(self._here, snap)
 
     async def prove(self, sandbox: Sandbox, snap: StateSnapshot) -> None:
         """Raise StateError unless the state in ``sandbox`` is the snapshot's, to the row."""
@@ -194,11 +194,12 @@ class ManifestEnvironment:
 
     async def reset(self) -> None:
         """Back to the state after setup; the services start on it as they did first."""
-        sandbox = self._here
-        async with self._exchanging():
-            for tool, paths in self._tools(sandbox):
-                await tool.reset(paths)
+        await self._exchange(self._start_over)
         await self.readiness()
+
+    async def _start_over(self) -> None:
+        for tool, paths in self._tools(self._here):
+            await tool.reset(paths)
 
     async def teardown(self) -> None:
         try:
@@ -264,15 +265,21 @@ class ManifestEnvironment:
             if spec.port in open_ports
         }
 
-    @contextlib.asynccontextmanager
-    async def _exchanging(self) -> AsyncIterator[None]:
-        """No service runs inside; they start again afterwards, also after a failure."""
-        async with self._changing:
-            await self._services.stop()
-            try:
-                yield
-            finally:
-                await self._services.start(self._here, self._env)
+    async def _exchange(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Change the state while no service runs; they start again also after a failure.
+
+        Once begun it is done to the end: a half-changed state would be neither.
+        """
+
+        async def work() -> None:
+            async with self._changing:
+                await self._services.stop()
+                try:
+                    await change()
+                finally:
+                    await self._services.start(self._here, self._env)
+
+        await unbroken(work())
 
     def _record(
         self,

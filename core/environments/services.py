@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 
 from core.contracts.errors import NotReady, ServiceDied
 from core.contracts.sandbox import Process, Sandbox
@@ -18,6 +18,18 @@ LOG_HEAD = 16 << 10
 LOG_TAIL = 48 << 10
 LAST_LINES = 8
 STOP_SECONDS = 10.0
+
+
+async def unbroken(work: Coroutine[None, None, None]) -> None:
+    """Run ``work``, which bounds itself, to its end even when the caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # the cancellation is what the caller is told
+        raise
 
 
 class ServiceLog:
@@ -75,9 +87,13 @@ class Service:
         )
 
     async def stop(self) -> None:
-        """End the process and everything it started."""
+        """End the process and everything it started, at once.
+
+        A service gets no time to write: what was sealed or copied before must
+        still be the state afterwards.
+        """
         async with asyncio.timeout(STOP_SECONDS):
-            await self._process.kill()
+            await self._process.kill(grace=0.0)
         tasks = [*self._drains, self.ended]
         await asyncio.wait(tasks, timeout=1.0)
         for task in tasks:
@@ -138,6 +154,10 @@ class ServiceGroup:
             self._running.append(service)
 
     async def stop(self) -> None:
+        """End all of them; a cancelled caller leaves none behind."""
+        await unbroken(self._stop())
+
+    async def _stop(self) -> None:
         self._stopping = True
         running, self._running = self._running, []
         results = await asyncio.gather(
