@@ -57,7 +57,7 @@ class FileBlobs:
             return digest
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            effects.make_folders(path.parent, 0o700)
             effects.write_file(temporary, [data], "blob")
             effects.rename(temporary, path, "blob")
             effects.fsync_folder(path.parent, "blob_folder")

@@ -102,7 +102,7 @@ class _Builder:
         self._digests: set[str] = set()
 
     def begin(self) -> None:
-        self.target.parent.mkdir(parents=True, exist_ok=True)
+        effects.make_folders(self.target.parent)
         self._repair()
         self.temporary.mkdir()
         try:

@@ -57,6 +57,7 @@ FSYNCS = (
     "bundle_folder",
     "bundle_parent",
     "manifest",
+    "new_folder",
     "segment",
 )
 RENAMES = ("blob", "bundle_in", "bundle_out")
@@ -148,6 +149,18 @@ def fsync_folder(path: Path, name: str) -> None:
         fsync(handle, path, name)
     finally:
         os.close(handle)
+
+
+def make_folders(path: Path, mode: int = 0o777) -> None:
+    """Make a folder and what lacks above it, each entry forced to the disk."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=mode, exist_ok=True)
+        _note("mkdir", folder)
+        fsync_folder(folder.parent, "new_folder")
 
 
 def write_file(path: Path, chunks: Iterable[bytes], name: str) -> None:
