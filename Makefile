@@ -35,7 +35,7 @@ check: setup
 	@.ci/check
 
 test: setup
-	@$(PYTEST)
+	@$(PYTEST) --durations 10
 
 clean:
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
