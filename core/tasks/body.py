@@ -84,7 +84,7 @@ def _named(sections: Mapping[str, str], prefix: str) -> dict[str, str]:
 def _sections(document: Document, faults: Faults) -> tuple[str, dict[str, str]]:
     """What stands before the first reserved heading, and the text under each."""
     chunks: list[tuple[str, list[str]]] = [("", [])]
-    fence = ""
+    fence, seen = "", set[str]()
     for number, line in enumerate(document.body.split("\n"), start=document.body_line):
         fence = _fence_after(line, fence)
         heading = None if fence else _HEADING.fullmatch(line)
@@ -92,8 +92,9 @@ def _sections(document: Document, faults: Faults) -> tuple[str, dict[str, str]]:
             chunks[-1][1].append(line)
             continue
         name = _canonical(heading.group(1))
-        if any(name == seen for seen, _ in chunks):
+        if name in seen:
             faults.add(f"## {name}", number, "stands twice", "Keep one section of that name")
+        seen.add(name)
         chunks.append((name, []))
     texts: dict[str, str] = {}
     for name, lines in chunks[1:]:

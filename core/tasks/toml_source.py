@@ -15,17 +15,24 @@ from core.tasks.located import MAX_DEPTH, MAX_NODES, Located, Scalar, Unreadable
 
 _Path = tuple[str | int, ...]
 
-_HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_HEADER = re.compile(r"^\s*(\[\[?)([^\[\]]+)\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(
     r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=(.*)$"""
 )
 _PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"' + r"|'[^']*'")
+_DEEP_KEY = re.compile(
+    r"""(?<![A-Za-z0-9_"'-])(?>(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*)"""
+    rf"{{{MAX_DEPTH}}}"
+)
 _ERROR_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 
 
 def read_toml(text: str) -> Located:
     """One TOML document. Raises Unreadable."""
+    if deep := _DEEP_KEY.search(text):  # the library's time grows with the square of it
+        line = text.count("\n", 0, deep.start()) + 1
+        raise Unreadable(line, f"has a key of more than {MAX_DEPTH} parts", "Flatten it")
     try:
         data = cast("dict[str, object]", tomllib.loads(text))
     except RecursionError as error:
