@@ -1,4 +1,4 @@
-"""The agent's open questions and permissions, keyed by JSON-RPC id.
+"""The agent's open questions and permissions.
 
 Invariant: each request gets exactly one answer. When the turn is cancelled all
 open ones are answered "cancelled" before anything else is said to the agent;
@@ -8,6 +8,7 @@ two with one tool call id, or at one time, never replace each other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -18,21 +19,14 @@ class OpenAsks:
     """Waits for answers, and can settle all that wait at once."""
 
     def __init__(self) -> None:
-        self._open: dict[str, asyncio.Future[None]] = {}
-        self._count = 0
+        self._open: set[asyncio.Future[None]] = set()
         self._drained = asyncio.Event()
         self._drained.set()
 
-    @property
-    def count(self) -> int:
-        return len(self._open)
-
-    async def wait(self, key: str, answer: Awaitable[T]) -> T | None:
+    async def wait(self, answer: Awaitable[T]) -> T | None:
         """The answer, or None when it was settled as cancelled meanwhile."""
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._count += 1
-        serial = f"{key}#{self._count}"
-        self._open[serial] = stop
+        self._open.add(stop)
         self._drained.clear()
         task = asyncio.ensure_future(answer)
         task.add_done_callback(lambda _: _release(stop))
@@ -43,26 +37,18 @@ class OpenAsks:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task})
-            del self._open[serial]
+            self._open.discard(stop)
             if not self._open:
                 self._drained.set()
 
-    def cancel(self, key: str) -> None:
-        """Settle what waits under ``key``."""
-        for serial, stop in self._open.items():
-            if serial.rpartition("#")[0] == key:
-                _release(stop)
-
     async def cancel_all(self, limit: float) -> None:
         """Settle everything that waits, and wait until it left, at most ``limit`` seconds."""
-        for stop in self._open.values():
+        for stop in self._open:
             _release(stop)
-        try:
+        # A handler that swallows its cancellation must not keep the turn alive.
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._drained.wait()
-        except TimeoutError:
-            # A handler that swallows its cancellation must not keep the turn alive.
-            return
 
 
 def _release(stop: asyncio.Future[None]) -> None:

@@ -34,7 +34,8 @@ from core.contracts.values import JsonObject, JsonValue
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
-"""JSON-RPC 2.0 section 5.1."""
+REQUEST_CANCELLED = -32800
+"""JSON-RPC 2.0 section 5.1; the last one is ACP's own."""
 
 _TAIL_WAIT = 1.0
 _SEND_LIMIT = 30.0
@@ -66,8 +67,8 @@ class Receiver(Protocol):
         ...
 
 
-RequestHandler = Callable[[JsonValue, JsonObject], Awaitable[JsonValue]]
-"""Takes the JSON-RPC id and the parameters, gives the result."""
+RequestHandler = Callable[[JsonObject], Awaitable[JsonValue]]
+"""Takes the parameters, gives the result."""
 
 
 class AcpLink:
@@ -84,7 +85,7 @@ class AcpLink:
         self._stderr = StderrTail()
         self._pending: dict[int, asyncio.Future[JsonValue]] = {}
         self._next_id = 1
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: dict[str, asyncio.Task[None]] = {}
         self._runner: asyncio.Task[None] | None = None
         self._broken: AgentError | None = None
         self._over = asyncio.Event()
@@ -188,7 +189,7 @@ class AcpLink:
                 remedy="See the agent's stderr in the rollout's record",
             )
         )
-        for task in list(self._serving):
+        for task in list(self._serving.values()):
             task.cancel()
 
     async def _read(self, group: asyncio.TaskGroup) -> None:
@@ -215,6 +216,8 @@ class AcpLink:
         params: JsonObject = raw if isinstance(raw, dict) else {}
         if not isinstance(method, str):
             self._transport.add_noise("protocol", f"neither a request nor an answer: {message}")
+        elif method == "$/cancel_request":
+            self._withdraw(params.get("requestId"), group)
         elif "id" not in message:
             await self._receiver.on_notification(method, params, self._transport.size)
         elif (handler := self._receiver.request_handler(method)) is None:
@@ -225,9 +228,7 @@ class AcpLink:
             # Not awaited here: an agent that writes before it reads must not block our reading.
             group.create_task(self._reply({"id": number, "error": error}))
         elif self._broken is None:
-            task = group.create_task(self._serve(number, params, handler))
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+            self._serving[repr(number)] = group.create_task(self._serve(number, params, handler))
 
     def _settle(self, number: int, message: JsonObject) -> None:
         answer = self._pending.get(number)
@@ -247,14 +248,24 @@ class AcpLink:
 
     async def _serve(self, number: JsonValue, params: JsonObject, handler: RequestHandler) -> None:
         try:
-            await self._reply({"id": number, "result": await handler(number, params)})
+            reply: JsonObject = {"result": await handler(params)}
         except RpcError as error:
-            detail: JsonObject = {"code": error.code, "message": error.what}
-            await self._reply({"id": number, "error": detail})
+            reply = {"error": {"code": error.code, "message": error.what}}
         except Exception as error:  # outermost loop of one request: the turn ends with it
             self._receiver.on_failure(error)
-            detail = {"code": INTERNAL_ERROR, "message": "the client could not answer"}
-            await self._reply({"id": number, "error": detail})
+            reply = {"error": {"code": INTERNAL_ERROR, "message": "the client could not answer"}}
+        finally:
+            self._serving.pop(repr(number), None)
+        await self._reply({"id": number, **reply})
+
+    def _withdraw(self, number: JsonValue, group: asyncio.TaskGroup) -> None:
+        """The agent no longer wants an answer. A request already being answered is let be."""
+        task = self._serving.pop(repr(number), None)
+        if task is not None:
+            # It may not have begun yet, so its answer is given here.
+            task.cancel()
+            error: JsonObject = {"code": REQUEST_CANCELLED, "message": "Request cancelled"}
+            group.create_task(self._reply({"id": number, "error": error}))
 
     async def _reply(self, message: JsonObject) -> None:
         with contextlib.suppress(AgentError):

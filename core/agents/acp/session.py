@@ -267,8 +267,6 @@ class AcpSession:
     async def on_notification(self, method: str, params: JsonObject, size: int) -> None:
         if method == "session/update":
             await self._take(params, size)
-        elif method == "$/cancel_request":
-            self._asks.cancel(repr(params.get("requestId")))
 
     async def on_noise(self, noise: Noise) -> None:
         await self._stream.put(noise, len(noise.sample))
@@ -308,29 +306,29 @@ class AcpSession:
         if self._turn is not None:
             self._turn.alive.set()
 
-    async def _on_elicitation(self, number: JsonValue, params: JsonObject) -> JsonValue:
+    async def _on_elicitation(self, params: JsonObject) -> JsonValue:
         if params.get("mode", "form") != "form":
             raise RpcError(INVALID_PARAMS, "only form elicitation is supported")
         ask = forms.elicitation_ask(params)
-        return forms.elicitation_reply(ask, await self._ask(number, ask))
+        return forms.elicitation_reply(ask, await self._ask(ask))
 
-    async def _on_permission(self, number: JsonValue, params: JsonObject) -> JsonValue:
+    async def _on_permission(self, params: JsonObject) -> JsonValue:
         asked = forms.permission_asked(params)
         if self._dialect.asks_by == "permission":
-            answer = await self._ask(number, forms.permission_ask(asked))
+            answer = await self._ask(forms.permission_ask(asked))
             picked = answer.content.get(forms.PERMISSION_FIELD)
             return forms.permission_reply(picked if answer.action == "accept" else None)
         self._show_life()
-        decision = await self._asks.wait(repr(number), self._decide(asked))
+        decision = await self._asks.wait(self._decide(asked))
         return forms.permission_reply(decision.option if decision else None)
 
-    async def _ask(self, number: JsonValue, ask: AskUser) -> Answer:
+    async def _ask(self, ask: AskUser) -> Answer:
         self._show_life()
         if self._ask_handler is None:
             return Answer("decline")
         if self._turn is not None and self._turn.cancelled.is_set():
             return Answer("cancel")
-        return await self._asks.wait(repr(number), self._ask_handler(ask)) or Answer("cancel")
+        return await self._asks.wait(self._ask_handler(ask)) or Answer("cancel")
 
     async def _decide(self, asked: PermissionAsked) -> PermissionDecision:
         if self._turn is not None and self._turn.cancelled.is_set():

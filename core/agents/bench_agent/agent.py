@@ -115,7 +115,7 @@ class BenchAgent:
 
     async def _start(self, sandbox: Sandbox, role: Role) -> BenchSession:
         process = await sandbox.spawn(
-            self._argv(),
+            self.command(),
             user="agent",
             cwd=sandbox.spec.workdir,
             env={_SEED: str(role.seed), **role.env},
@@ -123,7 +123,8 @@ class BenchAgent:
         wire = self._wire(sandbox.id) if self._wire else None
         return BenchSession(process, Dialect(NAME), deadlines=self._deadlines, wire=wire)
 
-    def _argv(self) -> list[str]:
+    def command(self) -> list[str]:
+        """What runs in the sandbox."""
         # Isolated and without site: nothing in the workdir or the home can get in between.
         start = f"import sys; sys.path.insert(0, {ROOT!r}); "
         start += f"from {__package__}.program import main; main()"

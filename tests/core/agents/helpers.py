@@ -61,9 +61,18 @@ class Seen:
     def noise(self) -> list[Noise]:
         return [item for item in self.updates if isinstance(item, Noise)]
 
+    _spoken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def spoken(self) -> None:
+        """Wait until the agent said something."""
+        async with asyncio.timeout(20):
+            await self._spoken.wait()
+
     async def read(self) -> None:
         async for update in self.session.updates():
             self.updates.append(update)
+            if isinstance(update, MessageText):
+                self._spoken.set()
 
 
 def rogue(

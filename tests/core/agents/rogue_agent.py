@@ -160,15 +160,6 @@ def dies(number: Any, text: str) -> None:
     os._exit(137)
 
 
-def ask_then_die(number: Any, text: str) -> None:
-    ask(1)
-    permit(2)
-    receive_nothing_until = time.monotonic() + 0.2
-    while time.monotonic() < receive_nothing_until:
-        time.sleep(0.01)
-    os._exit(3)
-
-
 def silent(number: Any, text: str) -> None:
     """Never says anything more, and reads on."""
 
@@ -263,7 +254,12 @@ def open_asks_then_cancel(number: Any, text: str) -> None:
 def withdraws_ask(number: Any, text: str) -> None:
     ask(1)
     send({"method": "$/cancel_request", "params": {"requestId": 1}})
-    say(json.dumps(answer_of(1)["result"]))
+    code = answer_of(1)["error"]["code"]
+    ask(2)
+    if text == "late":
+        time.sleep(0.3)
+    send({"method": "$/cancel_request", "params": {"requestId": 2}})
+    say(json.dumps([code, answer_of(2)["error"]["code"]]))
     end(number)
 
 
@@ -279,9 +275,9 @@ def private_method(number: Any, text: str) -> None:
 
 
 def floods_requests(number: Any, text: str) -> None:
-    for i in range(20_000):
+    for i in range(5_000):
         send({"id": i, "method": "vendor/unknown", "params": {"pad": "p" * 100}})
-    for _ in range(20_000):
+    for _ in range(5_000):
         receive()
     say("flooded")
     end(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,7 @@ async def test_a_cancelled_turn_is_cancelled_whatever_the_agent_calls_it(
 ) -> None:
     async with talking_to(tmp_path, mode, deadlines=PATIENT) as seen:
         turn = asyncio.create_task(seen.session.prompt("go"))
-        while not seen.texts:
-            await asyncio.sleep(0.01)
+        await seen.spoken()
         await seen.session.cancel()
         assert await turn is StopReason.CANCELLED
 
@@ -70,8 +70,7 @@ async def test_an_agent_that_ignores_cancel_is_killed(tmp_path: Path) -> None:
     hurry = Deadlines(cancel=0.2, close=0.1)
     async with talking_to(tmp_path, "ignores_cancel", deadlines=hurry) as seen:
         turn = asyncio.create_task(seen.session.prompt("go"))
-        while not seen.texts:
-            await asyncio.sleep(0.01)
+        await seen.spoken()
         await seen.session.cancel()
         assert await turn is StopReason.CANCELLED
         assert not group_lives(seen.sandbox.processes[0].pid)
@@ -82,8 +81,7 @@ async def test_an_agent_that_ignores_cancel_is_killed(tmp_path: Path) -> None:
 async def test_stop_reasons_of_other_turns_are_ignored(tmp_path: Path) -> None:
     async with talking_to(tmp_path, "second_stop_reason", deadlines=PATIENT) as seen:
         turn = asyncio.create_task(seen.session.prompt("first"))
-        while not seen.texts:
-            await asyncio.sleep(0.01)
+        await seen.spoken()
         await seen.session.cancel()
         assert await turn is StopReason.CANCELLED
         assert await seen.session.prompt("second") is StopReason.MAX_TOKENS
@@ -99,8 +97,7 @@ async def test_a_prompt_that_is_itself_cancelled_tells_the_agent(tmp_path: Path)
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
-        while not seen.texts:
-            await asyncio.sleep(0.01)
+        await seen.spoken()
         assert json.loads(seen.texts[0])[-1] == "session/cancel"
 
 
@@ -113,8 +110,7 @@ async def test_cancel_without_a_turn_does_nothing(tmp_path: Path) -> None:
 async def test_two_turns_at_once_are_refused(tmp_path: Path) -> None:
     async with talking_to(tmp_path, "ignores_cancel", deadlines=Deadlines(cancel=0.1)) as seen:
         turn = asyncio.create_task(seen.session.prompt("go"))
-        while not seen.texts:
-            await asyncio.sleep(0.01)
+        await seen.spoken()
         with pytest.raises(UsageError, match="still running"):
             await seen.session.prompt("and this")
         await seen.session.cancel()
@@ -131,20 +127,22 @@ async def test_death_in_a_turn_names_exit_code_and_last_words(tmp_path: Path) ->
 
 
 async def test_death_settles_every_open_question(tmp_path: Path) -> None:
-    async with talking_to(tmp_path, "ask_then_die") as seen:
+    async with talking_to(tmp_path, "open_asks_then_cancel") as seen:
         asked = Asked()
         seen.session.on_ask_user(asked.on_ask)
         seen.session.on_permission(asked.on_permission)
-        with pytest.raises(AgentCrashed, match="exit code 3"):
-            await seen.session.prompt("go")
-        await seen.session.close()
+        turn = asyncio.create_task(seen.session.prompt("go"))
+        await both_open(turn, asked)
+        os.kill(seen.sandbox.processes[0].pid, signal.SIGKILL)
+        with pytest.raises(AgentCrashed, match="exit code -9"):
+            await turn
         assert asked.cancelled == 2
 
 
 async def test_an_agent_that_closed_its_stdin_is_noticed_at_the_next_prompt(
     tmp_path: Path,
 ) -> None:
-    async with talking_to(tmp_path, "closes_stdin") as seen:
+    async with talking_to(tmp_path, "closes_stdin", deadlines=Deadlines(close=0.1)) as seen:
         assert await seen.session.prompt("go") is StopReason.END_TURN
         with pytest.raises(AgentProtocolError, match="no longer reads its stdin"):
             await seen.session.prompt("again")
@@ -160,12 +158,12 @@ async def test_a_turn_without_any_sign_of_life_times_out(tmp_path: Path) -> None
 async def test_a_person_who_thinks_does_not_run_into_the_first_sign_deadline(
     tmp_path: Path,
 ) -> None:
-    async with talking_to(tmp_path, "asks", deadlines=Deadlines(first_update=0.3)) as seen:
+    async with talking_to(tmp_path, "asks", deadlines=Deadlines(first_update=1.0)) as seen:
         asked = Asked()
         seen.session.on_ask_user(asked.on_ask)
         turn = asyncio.create_task(seen.session.prompt("Which?"))
         await asked.questions.get()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.2)
         asked.answer.set_result(Answer("accept", {"q": "b"}))
         assert await turn is StopReason.END_TURN
         await seen.session.settle()
@@ -188,8 +186,11 @@ async def test_a_person_who_thinks_does_not_run_into_the_first_sign_deadline(
 async def test_a_failed_start_says_why_and_leaves_no_process(
     tmp_path: Path, mode: str, error: type[AgentError], words: str
 ) -> None:
-    limit = 0.3 if mode.startswith("mute") else 20.0
-    deadlines = Deadlines(initialize=limit, new_session=limit, close=0.1)
+    deadlines = Deadlines(
+        initialize=0.3 if mode == "mute_initialize" else 20.0,
+        new_session=0.3 if mode == "mute_new" else 20.0,
+        close=0.1,
+    )
     sandbox = HostSandbox(tmp_path, SandboxSpec("start"))
     with pytest.raises(error, match=words):
         await rogue(mode, deadlines=deadlines).connect(sandbox, Role())
@@ -225,12 +226,15 @@ async def test_an_error_of_our_own_answerer_ends_the_turn_with_that_error(tmp_pa
             await seen.session.prompt("go")
 
 
-async def test_a_question_the_agent_withdraws_is_settled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["at once", "late"])
+async def test_a_question_the_agent_withdraws_is_settled(tmp_path: Path, when: str) -> None:
     async with talking_to(tmp_path, "withdraws_ask") as seen:
         asked = Asked()
         seen.session.on_ask_user(asked.on_ask)
-        assert await seen.session.prompt("go") is StopReason.END_TURN
-        assert asked.cancelled == 1
+        assert await seen.session.prompt(when) is StopReason.END_TURN
+        await seen.session.settle()
+        assert seen.texts == ["[-32800, -32800]"]
+        assert asked.cancelled == asked.questions.qsize()
 
 
 async def test_permissions_are_questions_only_for_agents_that_ask_so(tmp_path: Path) -> None:

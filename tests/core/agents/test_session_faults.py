@@ -118,7 +118,8 @@ async def test_an_agent_that_floods_is_held_back_until_the_reader_catches_up(
 async def test_late_updates_belong_to_the_turn_that_the_agent_already_ended(
     tmp_path: Path,
 ) -> None:
-    async with talking_to(tmp_path, "late_updates") as seen:
+    patient = Deadlines(silence=1.0, late=10.0)
+    async with talking_to(tmp_path, "late_updates", deadlines=patient) as seen:
         assert await seen.session.prompt("go") is StopReason.END_TURN
         await seen.session.settle()
         assert seen.texts == ["late 0", "late 1", "late 2"]
