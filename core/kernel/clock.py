@@ -44,8 +44,7 @@ class AgentClock:
         if self._pauses == 1:
             self._paused_since = _now()
             self._stop()
-            if self._timeout is not None:
-                self._timeout.reschedule(None)
+            self._reschedule(None)
         try:
             yield
         finally:
@@ -53,7 +52,12 @@ class AgentClock:
             if self._pauses == 0:
                 self._paused_total += _now() - self._paused_since
                 if self._timeout is not None:
-                    self._timeout.reschedule(self._start())
+                    self._reschedule(self._start())
+
+    def _reschedule(self, when: float | None) -> None:
+        # A limit that was reached in this very tick cannot be moved any more.
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(when)
 
     def _start(self) -> float | None:
         """Begin to count; the loop time at which the limit is reached."""

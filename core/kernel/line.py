@@ -25,7 +25,15 @@ from core.contracts.agent import (
     Role,
     Session,
 )
-from core.contracts.errors import AgentTimeout, BenchFlowError, SandboxLost, VerifierError
+from core.contracts.errors import (
+    AgentTimeout,
+    BenchFlowError,
+    Fenced,
+    SandboxError,
+    SandboxLost,
+    StoreError,
+    VerifierError,
+)
 from core.contracts.reward import Reward, RolloutNode, VerifyResult
 from core.contracts.sandbox import Sandbox, SandboxImage
 from core.contracts.store import Event, EventDraft, Recorder
@@ -33,10 +41,14 @@ from core.contracts.user import AskContext, Nudge, TurnEnd, UserModel
 from core.contracts.values import JsonObject, JsonValue, Outcome, Phase, StopReason
 from core.kernel import events as ev
 from core.kernel.clock import AgentClock, Stopwatch
+from core.kernel.finish import deadline, finish
 from core.kernel.phases import LineCancelled, Phases
 from core.kernel.steps import Stepper
 from core.kernel.tree import Tree
-from core.kernel.world import World, scratch_world
+from core.kernel.world import Deadlines, World, scratch_world
+
+PAUSE_SECONDS = 0.1
+"""Text is held this long for more of it to come before it becomes an event."""
 
 Forker = Callable[[RolloutNode], AbstractAsyncContextManager[Sandbox]]
 
@@ -115,6 +127,7 @@ class LineRun:
         self._asks = 0
         self._turn = 0
         self._in_turn = False
+        self._result: LineResult | None = None
         self.exit = AgentExit(None)
 
     @property
@@ -126,9 +139,15 @@ class LineRun:
         """Whether the agent, or its user between two turns, has the floor."""
         return self._in_turn
 
+    @property
+    def result(self) -> LineResult | None:
+        """How it ended; set as soon as there is a verdict, which nothing takes back."""
+        return self._result
+
     def stop(self, stop: Stop) -> None:
         """Ask the line to end its turn, or to end altogether. Returns at once."""
-        self._stop = stop
+        if not self._run_stopped:
+            self._stop = stop
         self._stopping.set()
 
     def nudge(self, nudge: Nudge) -> None:
@@ -137,61 +156,66 @@ class LineRun:
 
     async def run(self) -> LineResult:
         """Live the line. Deliberate errors become its typed outcome; only
-        cancellation and programming errors leave this method."""
-        spec = self._spec
-        await self._commit(
-            ev.LineStarted(
-                parent=spec.parent,
-                continuation=spec.continuation,
-                fidelity=spec.fidelity,
-                origin=spec.origin,
-                seed=spec.seed,
-                main=spec.main,
-                assisted=spec.assisted,
-            )
-        )
-        error: BenchFlowError | None = None
+        cancellation, Fenced and programming errors leave this method."""
         try:
-            error = await self._live()
-            result = await self._verify(error)
+            await finish(self._commit(_started(self._spec)))
+            timeout = await self._live()
+            self._result = await self._verify(timeout)
         except LineCancelled:
-            result = LineResult(Outcome.CANCELLED)
+            self._result = LineResult(Outcome.CANCELLED)
         except asyncio.CancelledError:
-            stopped = self._stop is not None and self._stop.scope == "run"
-            await self._end(LineResult(Outcome.CANCELLED if stopped else Outcome.INTERRUPTED))
+            ended = Outcome.CANCELLED if self._run_stopped else Outcome.INTERRUPTED
+            self._result = self._result or LineResult(ended)
+            with contextlib.suppress(StoreError):
+                await finish(self._end(self._result))
+            raise
+        except Fenced:
             raise
         except BenchFlowError as raised:
-            result = LineResult(
+            self._result = LineResult(
                 Outcome.FAILED,
                 error=str(raised),
                 error_category=raised.category,
                 infrastructure=raised.infrastructure,
             )
-        await self._end(result)
-        return result
+        await finish(self._end(self._result))
+        return self._result
 
     async def _live(self) -> BenchFlowError | None:
         """Connect and execute; the agent's time-out is returned, since what it
         left is still scored. The agent is proven dead on every way out."""
-        limits = self._world.plan.deadlines
         try:
-            async with self._phases.phase(Phase.CONNECT, limit=limits.connect):
-                self._session = await self._context.agent.connect(
-                    self._world.sandbox, Role(seed=self._spec.seed)
-                )
-                self._session.on_ask_user(self._on_ask)
-                self._session.on_permission(self._on_permission)
-            try:
-                async with self._phases.phase(Phase.EXECUTE, limit=None) as watch:
+            timeout = await self._connect_and_execute()
+        except (Exception, asyncio.CancelledError):
+            with contextlib.suppress(BenchFlowError):
+                await finish(self._close_session())
+            raise
+        await finish(self._close_session())
+        return timeout
+
+    async def _connect_and_execute(self) -> AgentTimeout | None:
+        async with self._phases.phase(Phase.CONNECT, limit=self._limits.connect):
+            self._session = await self._context.agent.connect(
+                self._world.sandbox, Role(seed=self._spec.seed)
+            )
+            self._session.on_ask_user(self._on_ask)
+            self._session.on_permission(self._on_permission)
+        try:
+            async with self._phases.phase(Phase.EXECUTE, limit=None) as watch:
+                try:
                     await self._execute()
+                finally:
                     watch.parts["human_wait"] = self._clock.paused_seconds
-            except AgentTimeout as error:
-                return error
-        finally:
-            if self._session is not None:
-                async with asyncio.timeout(limits.settle * 2):
-                    self.exit = await self._session.close()
+        except AgentTimeout as error:
+            return error
         return None
+
+    async def _close_session(self) -> None:
+        """End the agent. Raises SandboxLost where that cannot be done: nothing that
+        an agent may still be changing is scored."""
+        if self._session is not None:
+            async with deadline(self._limits.settle * 2, SandboxLost, "ending the agent"):
+                self.exit = await self._session.close()
 
     async def _execute(self) -> None:
         session = self._live_session
@@ -216,8 +240,8 @@ class LineRun:
             await self._prompted(prompt, origin)
             stop = await self._one_turn(session, prompt.text)
             await self._settle(session)
-            await self._commit(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
-            if self._stop is not None and self._stop.scope == "run":
+            await self._mark(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
+            if self._run_stopped:
                 raise LineCancelled
             if stop is StopReason.TIMEOUT:
                 raise AgentTimeout(
@@ -231,11 +255,7 @@ class LineRun:
 
     async def _prompted(self, prompt: Nudge, origin: str) -> None:
         body = ev.Prompted(prompt.text, origin, prompt.actor, prompt.via, turn=self._turn)
-        draft = ev.encode(body, line=self._spec.number)
-        if prompt.request:
-            await self._context.deliver(prompt.request, draft)
-        else:
-            await self._context.recorder.commit(draft)
+        await self._mark(body, request=prompt.request)
 
     async def _one_turn(self, session: Session, text: str) -> StopReason:
         """One prompt up to its stop reason, a person's stop, or the time limit."""
@@ -261,12 +281,12 @@ class LineRun:
     async def _end_turn(self, session: Session, turn: asyncio.Task[StopReason]) -> None:
         """Cancel the turn and give the agent a moment to say so."""
         with contextlib.suppress(TimeoutError, BenchFlowError):
-            async with asyncio.timeout(self._world.plan.deadlines.settle):
+            async with asyncio.timeout(self._limits.settle):
                 await session.cancel()
                 await asyncio.wait({turn})
 
     def _clear_turn_stop(self) -> None:
-        if self._stop is not None and self._stop.scope == "run":
+        if self._run_stopped:
             raise LineCancelled
         self._stop = None
         self._stopping.clear()
@@ -306,7 +326,8 @@ class LineRun:
         waiting = asyncio.ensure_future(anext(updates, None))
         try:
             while True:
-                done, _ = await asyncio.wait({waiting}, timeout=0.1)
+                pause = PAUSE_SECONDS if self._stepper.holding else None
+                done, _ = await asyncio.wait({waiting}, timeout=pause)
                 async with self._pumping:
                     if not done:
                         await self._put(*self._stepper.flush())
@@ -323,10 +344,21 @@ class LineRun:
     async def _settle(self, session: Session) -> None:
         """Every update received so far is an event, and the open step is closed."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._world.plan.deadlines.settle):
+            async with asyncio.timeout(self._limits.settle):
                 await session.settle()
         async with self._pumping:
             await self._put(*self._stepper.boundary())
+
+    async def _mark(self, body: ev.Body, *, request: str = "") -> Event:
+        """Close the open step and commit ``body`` behind it, with no update in between:
+        a step that opened there would lose the rest of its text. With ``request``
+        the stored request is settled in the same transaction."""
+        draft = ev.encode(body, line=self._spec.number)
+        async with self._pumping:
+            await self._put(*self._stepper.boundary())
+            if request:
+                return (await self._context.deliver(request, draft))[-1]
+            return (await self._context.recorder.commit(draft))[-1]
 
     async def _watch_world(self) -> None:
         watch = getattr(self._world.environment, "watch", None)
@@ -339,7 +371,7 @@ class LineRun:
         await self._settle(session)
         index, self._asks = self._asks, self._asks + 1
         context = self._context
-        (asked,) = await self._commit(
+        asked = await self._mark(
             ev.Asked(index, context.ask_form(ask), ask.tool_call_id, context.ask_seconds)
         )
         node = f"n{asked.seq}"
@@ -385,24 +417,39 @@ class LineRun:
 
     async def _verify(self, timeout: BenchFlowError | None) -> LineResult:
         """Freeze what the agent left and score it in a fresh fork."""
-        limits = self._world.plan.deadlines
-        async with self._phases.phase(Phase.QUIESCE, limit=limits.quiesce) as watch:
-            image = await self._quiesce(watch)
+        image: SandboxImage | None = None
         try:
-            async with self._phases.phase(Phase.VERIFY, limit=limits.verify) as watch:
+            async with self._phases.phase(Phase.QUIESCE, limit=self._limits.quiesce) as watch:
+                image = await self._quiesce(watch)
+            async with self._phases.phase(Phase.VERIFY, limit=self._limits.verify) as watch:
                 tree = await self._context.tree()
                 leaf = tree.nodes[tree.lines[self._spec.number].leaf_id]
                 reward = self._context.reward(self._forker(image))
                 verdict = await self._score(reward, leaf)
+            self._result = LineResult(
+                Outcome.SCORED,
+                verdict,
+                error=str(timeout) if timeout else None,
+                error_category=timeout.category if timeout else None,
+            )
+            await finish(self._commit(_scored(leaf.id, verdict, watch.seconds)))
+            return self._result
         finally:
-            await self._world.plan.provider.discard(image)
-        await self._commit(_scored(leaf.id, verdict, watch.seconds))
-        return LineResult(
-            Outcome.SCORED,
-            verdict,
-            error=str(timeout) if timeout else None,
-            error_category=timeout.category if timeout else None,
-        )
+            if image is not None:
+                await finish(self._discard(image))
+
+    async def _discard(self, image: SandboxImage) -> None:
+        """Forget the frozen state. One that stays takes nothing from the verdict: it
+        is noted, and is the reaper's."""
+        provider = self._world.plan.provider
+        try:
+            async with deadline(self._limits.teardown, SandboxError, "discarding the snapshot"):
+                await provider.discard(image)
+        except SandboxError as error:
+            await self._note_problem(error)
+
+    async def _note_problem(self, error: BenchFlowError) -> None:
+        await self._put(ev.SessionChanged("teardown_problem", {"error": str(error)}))
 
     async def _score(self, reward: Reward, leaf: RolloutNode) -> VerifyResult:
         try:
@@ -430,7 +477,7 @@ class LineRun:
 
         @asynccontextmanager
         async def fork(node: RolloutNode) -> AsyncIterator[Sandbox]:
-            async with scratch_world(plan, image) as world:
+            async with scratch_world(plan, image, self._note_problem) as world:
                 yield world.sandbox
 
         return fork
@@ -439,6 +486,14 @@ class LineRun:
         async with self._pumping:
             await self._put(*self._stepper.boundary())
         await self._commit(ev.LineEnded(result.outcome, result.error, result.error_category))
+
+    @property
+    def _run_stopped(self) -> bool:
+        return self._stop is not None and self._stop.scope == "run"
+
+    @property
+    def _limits(self) -> Deadlines:
+        return self._world.plan.deadlines
 
     @property
     def _live_session(self) -> Session:
@@ -453,6 +508,18 @@ class LineRun:
     async def _commit(self, *bodies: ev.Body) -> tuple[Event, ...]:
         drafts = [ev.encode(body, line=self._spec.number) for body in bodies]
         return await self._context.recorder.commit(*drafts)
+
+
+def _started(spec: LineSpec) -> ev.LineStarted:
+    return ev.LineStarted(
+        parent=spec.parent,
+        continuation=spec.continuation,
+        fidelity=spec.fidelity,
+        origin=spec.origin,
+        seed=spec.seed,
+        main=spec.main,
+        assisted=spec.assisted,
+    )
 
 
 def _scored(node: str, verdict: VerifyResult, seconds: float) -> ev.Scored:

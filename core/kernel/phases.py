@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,13 +11,16 @@ from core.contracts.errors import (
     AgentTimeout,
     BenchFlowError,
     EnvironmentFailed,
+    Fenced,
     SandboxError,
+    StoreError,
     VerifierTimeout,
 )
 from core.contracts.store import Recorder
 from core.contracts.values import JsonValue, Outcome, Phase
 from core.kernel import events as ev
 from core.kernel.clock import Stopwatch
+from core.kernel.finish import deadline
 from core.kernel.world import first_error
 
 _TIMEOUT_ERRORS: dict[Phase, type[BenchFlowError]] = {
@@ -45,39 +49,25 @@ class Phases:
         """Run the body as ``phase``.
 
         Past ``limit`` seconds it is cancelled and a typed error says so; an
-        exception group from the body is reduced to its first real error.
+        exception group from the body is reduced to its first real error. A log
+        that cannot be written any more never hides why the body failed.
         """
         watch = Stopwatch()
         await self._recorder.put(ev.encode(ev.PhaseStarted(phase), line=self._line))
+        kind = _TIMEOUT_ERRORS.get(phase, SandboxError)
         try:
-            async with asyncio.timeout(limit):
+            async with deadline(limit, kind, str(phase)):
                 yield watch
-        except asyncio.CancelledError:
-            await self._ended(phase, watch, Outcome.INTERRUPTED, None)
-            raise
-        except TimeoutError as error:
-            kind = _TIMEOUT_ERRORS.get(phase, SandboxError)
-            raised = kind(
-                f"{phase} took longer than {limit:g} s",
-                remedy="Raise this phase's limit, or find what hangs in the rollout's log",
-            )
-            await self._ended(phase, watch, Outcome.FAILED, str(raised))
-            raise raised from error
-        except BaseExceptionGroup as group:
-            cause = first_error(group)
-            await self._failed(phase, watch, cause)
-            raise cause from group
-        except Exception as error:
-            await self._failed(phase, watch, error)
-            raise
+        except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
+            cause = first_error(raised)
+            if not isinstance(cause, Fenced):
+                with contextlib.suppress(StoreError):
+                    await self._ended(phase, watch, *_outcome(cause))
+            if cause is raised:
+                raise
+            raise cause from raised
         else:
             await self._ended(phase, watch, Outcome.OK, None)
-
-    async def _failed(self, phase: Phase, watch: Stopwatch, cause: BaseException) -> None:
-        if isinstance(cause, LineCancelled):
-            await self._ended(phase, watch, Outcome.CANCELLED, None)
-        else:
-            await self._ended(phase, watch, Outcome.FAILED, str(cause))
 
     async def _ended(
         self, phase: Phase, watch: Stopwatch, outcome: Outcome, error: str | None
@@ -87,3 +77,11 @@ class Phases:
         }
         body = ev.PhaseEnded(phase, round(watch.seconds, 4), outcome, error, parts)
         await self._recorder.put(ev.encode(body, line=self._line))
+
+
+def _outcome(cause: BaseException) -> tuple[Outcome, str | None]:
+    if isinstance(cause, asyncio.CancelledError):
+        return Outcome.INTERRUPTED, None
+    if isinstance(cause, LineCancelled):
+        return Outcome.CANCELLED, None
+    return Outcome.FAILED, str(cause)

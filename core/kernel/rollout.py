@@ -9,12 +9,14 @@ came before it. Cancellation (Ctrl-C, a lost lease) tears down and leaves an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
-from core.contracts.errors import BenchFlowError, Fenced
+from core.contracts.errors import BenchFlowError, Fenced, StoreError
 from core.contracts.values import JsonObject, Outcome, Phase
 from core.kernel import events as ev
 from core.kernel.clock import Stopwatch
+from core.kernel.finish import finish, outlast
 from core.kernel.line import LineContext, LineResult, LineRun, LineSpec, Stop
 from core.kernel.phases import LineCancelled, Phases
 from core.kernel.world import World, WorldPlan, start_world
@@ -74,7 +76,8 @@ class RolloutRun:
 
         A turn is ended by asking the agent; any other phase is just cancelled.
         """
-        self._stop = stop
+        if not self._run_stopped:
+            self._stop = stop
         if self._line is not None:
             self._line.stop(stop)
         idle = self._line is None or not self._line.in_turn
@@ -82,32 +85,55 @@ class RolloutRun:
             self._living.cancel()
 
     async def run(self) -> LineResult:
-        """Live the rollout. Deliberate errors become the result; cancellation is
-        recorded, torn down, and raised again."""
+        """Live the rollout. Deliberate errors become the result; cancellation and
+        programming errors are recorded, torn down, and raised again.
+
+        Raises StoreError, after teardown, when the log cannot be written any more.
+        """
         watch = Stopwatch()
-        await self._begin()
+        self._living = living = asyncio.create_task(self._live())
+        interrupt = await outlast(living, stop=True)
+        result, raised = self._read(living)
         try:
-            result = await self._until_stopped()
-        except asyncio.CancelledError:
-            await self._close(LineResult(Outcome.INTERRUPTED), watch)
-            raise
-        except LineCancelled:
-            result = LineResult(Outcome.CANCELLED)
-        except Fenced:
-            await self._tear_down()
-            raise
-        except BenchFlowError as error:
-            result = LineResult(
-                Outcome.FAILED,
-                error=str(error),
-                error_category=error.category,
-                infrastructure=error.infrastructure,
-            )
-        except BaseException:
-            await self._tear_down()
-            raise
-        await self._close(result, watch)
+            if isinstance(raised, Fenced):
+                await finish(self._abandon())
+            else:
+                await finish(self._close(result, watch))
+        except asyncio.CancelledError as error:
+            interrupt = interrupt or error
+        except StoreError:
+            if interrupt is None:
+                raise
+        if interrupt is not None:
+            raise interrupt
+        if raised is not None:
+            raise raised
         return result
+
+    def _read(self, living: asyncio.Task[LineResult]) -> tuple[LineResult, BaseException | None]:
+        """How the main line ended, and what has to be raised for it in the end."""
+        if living.cancelled():
+            ended = Outcome.CANCELLED if self._run_stopped else Outcome.INTERRUPTED
+            known = self._line.result if self._line is not None else None
+            return known or LineResult(ended), None
+        match living.exception():
+            case None:
+                return living.result(), None
+            case LineCancelled():
+                return LineResult(Outcome.CANCELLED), None
+            case Fenced() as fenced:
+                return LineResult(Outcome.FAILED), fenced
+            case BenchFlowError() as error:
+                failed = LineResult(
+                    Outcome.FAILED,
+                    error=str(error),
+                    error_category=error.category,
+                    infrastructure=error.infrastructure,
+                )
+                return failed, None
+            case bug:
+                what = f"{type(bug).__name__}: {bug}"
+                return LineResult(Outcome.FAILED, error=what, error_category="internal"), bug
 
     async def _begin(self) -> None:
         if self._takeover is None:
@@ -120,18 +146,12 @@ class RolloutRun:
             body = ev.OwnerChanged(engine, self._takeover.why)
         await self._context.recorder.commit(ev.encode(body, line=self._number))
 
-    async def _until_stopped(self) -> LineResult:
-        """The main line, or LineCancelled when a person ended the run meanwhile."""
-        self._living = asyncio.create_task(self._main())
-        try:
-            await asyncio.wait({self._living})
-        except asyncio.CancelledError:
-            self._living.cancel()
-            await asyncio.wait({self._living})
-            raise
-        if self._living.cancelled():
+    async def _live(self) -> LineResult:
+        # Uninterrupted: a log whose first event is missing cannot be read.
+        await finish(self._begin())
+        if self._run_stopped:
             raise LineCancelled
-        return self._living.result()
+        return await self._main()
 
     async def _main(self) -> LineResult:
         limits = self._plan.deadlines
@@ -141,8 +161,6 @@ class RolloutRun:
             await world.provision(fresh=True, seed=self._facts.seed)
         async with self._phases.phase(Phase.READINESS, limit=limits.readiness):
             await world.ready()
-        if self._stop is not None and self._stop.scope == "run":
-            raise LineCancelled
         continuation: JsonObject = {"kind": "attempt"} if self._takeover else {"kind": "start"}
         spec = LineSpec(self._number, continuation=continuation, seed=self._facts.seed)
         self._line = LineRun(self._context, spec, world)
@@ -153,7 +171,10 @@ class RolloutRun:
         try:
             async with self._phases.phase(Phase.TEARDOWN, limit=None):
                 await self._tear_down()
-        except (BenchFlowError, TimeoutError) as error:
+        except StoreError:
+            await self._abandon()
+            raise
+        except BenchFlowError as error:
             note = ev.SessionChanged("teardown_problem", {"error": str(error)})
             await self._context.recorder.put(ev.encode(note, line=self._number))
         ended = ev.RolloutEnded(
@@ -161,7 +182,16 @@ class RolloutRun:
         )
         await self._context.recorder.commit(ev.encode(ended, line=self._number))
 
+    async def _abandon(self) -> None:
+        """Teardown where nothing can be written about it."""
+        with contextlib.suppress(BenchFlowError):
+            await self._tear_down()
+
     async def _tear_down(self) -> None:
         world, self._world = self._world, None
         if world is not None:
             await world.teardown()
+
+    @property
+    def _run_stopped(self) -> bool:
+        return self._stop is not None and self._stop.scope == "run"

@@ -69,6 +69,11 @@ class Stepper:
             case Noise(channel=channel, sample=sample):
                 return [ev.NoiseHeard(channel, sample[:500])]
 
+    @property
+    def holding(self) -> bool:
+        """Whether there is text that ``flush`` would let go."""
+        return bool(self._text)
+
     def flush(self) -> list[ev.Body]:
         """Let go of the text held so far."""
         if not self._text:

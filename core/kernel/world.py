@@ -8,12 +8,14 @@ started completely is torn down before the error leaves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from core.contracts.environment import EnvContext, EnvHandle, Environment
+from core.contracts.errors import BenchFlowError, EnvironmentFailed, SandboxError
 from core.contracts.sandbox import Sandbox, SandboxImage, SandboxProvider, SandboxSpec
+from core.kernel.finish import deadline, finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,10 @@ class WorldPlan:
 class World:
     """A started sandbox and, once provisioned, its environment."""
 
-    def __init__(self, plan: WorldPlan, sandbox: Sandbox) -> None:
+    def __init__(self, plan: WorldPlan, sandbox: Sandbox, environment: Environment | None) -> None:
         self.plan = plan
         self.sandbox = sandbox
-        self.environment: Environment | None = plan.environment() if plan.environment else None
+        self.environment = environment
         self.handle = EnvHandle({})
         self._stopped = False
 
@@ -69,22 +71,33 @@ class World:
     async def stop_services(self) -> None:
         """End the environment but keep the sandbox's files."""
         if self.environment is not None and not self._stopped:
-            self._stopped = True
             await self.environment.teardown()
+            self._stopped = True
 
     async def teardown(self) -> None:
-        """Leave nothing running, whatever failed before."""
+        """Leave nothing running, whatever failed before and whoever is cancelled
+        meanwhile. Raises what the environment or the sandbox raised, once both were tried."""
+        await finish(self._teardown())
+
+    async def _teardown(self) -> None:
+        limit = self.plan.deadlines.teardown
         try:
-            async with asyncio.timeout(self.plan.deadlines.teardown):
+            async with deadline(limit, EnvironmentFailed, "stopping the environment"):
                 await self.stop_services()
         finally:
-            async with asyncio.timeout(self.plan.deadlines.teardown):
+            async with deadline(limit, SandboxError, "removing the sandbox"):
                 await self.sandbox.teardown()
 
 
 async def start_world(plan: WorldPlan) -> World:
     """A sandbox with nothing running in it yet."""
-    return World(plan, await plan.provider.start(plan.spec))
+    environment = _environment(plan)
+    return World(plan, await plan.provider.start(plan.spec), environment)
+
+
+def _environment(plan: WorldPlan) -> Environment | None:
+    # Made before the sandbox: one that cannot be made must not leave a sandbox behind.
+    return plan.environment() if plan.environment else None
 
 
 async def fork_worlds(
@@ -94,8 +107,10 @@ async def fork_worlds(
 
     All or nothing: when one fails, the others are torn down and its error raised.
     """
+    environments = [_environment(plan) for _ in range(n)]
     sandboxes = await plan.provider.fork(image, n)
-    worlds = [World(plan, sandbox) for sandbox in sandboxes]
+    pairs = zip(sandboxes, environments, strict=True)
+    worlds = [World(plan, sandbox, environment) for sandbox, environment in pairs]
     try:
         async with asyncio.TaskGroup() as group:
             for world, seed in zip(worlds, seeds, strict=True):
@@ -109,25 +124,34 @@ async def fork_worlds(
 
 
 async def _bring_up(world: World, seed: int) -> None:
-    async with asyncio.timeout(world.plan.deadlines.environment):
+    limits = world.plan.deadlines
+    async with deadline(limits.environment, EnvironmentFailed, "starting services in a fork"):
         await world.provision(fresh=False, seed=seed)
-    async with asyncio.timeout(world.plan.deadlines.readiness):
+    async with deadline(limits.readiness, EnvironmentFailed, "waiting for services in a fork"):
         await world.ready()
 
 
 @asynccontextmanager
-async def scratch_world(plan: WorldPlan, image: SandboxImage) -> AsyncIterator[World]:
-    """A throw-away fork: for a verifier, a shell, a diff."""
+async def scratch_world(
+    plan: WorldPlan, image: SandboxImage, problem: Callable[[BenchFlowError], Awaitable[None]]
+) -> AsyncIterator[World]:
+    """A throw-away fork: for a verifier, a shell, a diff.
+
+    What was done in it counts even where it cannot be removed: ``problem`` is told.
+    """
     (world,) = await fork_worlds(plan, image, 1, seeds=[0])
     try:
         yield world
     finally:
-        await world.teardown()
+        try:
+            await world.teardown()
+        except (SandboxError, EnvironmentFailed) as error:
+            await problem(error)
 
 
-def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first leaf of an exception group that is not a cancellation."""
-    waiting: list[BaseException] = [group]
+def first_error(raised: BaseException) -> BaseException:
+    """The first leaf of an exception group that is not a cancellation; any other error itself."""
+    waiting = [raised]
     cancelled: BaseException | None = None
     while waiting:
         error = waiting.pop(0)
@@ -137,4 +161,4 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
             cancelled = cancelled or error
         else:
             return error
-    return cancelled or group
+    return cancelled or raised
