@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sqlalchemy import Connection, and_, func, insert, select, update
 
@@ -32,6 +33,10 @@ class Entry:
     blobs: int
 
 
+Numbers: TypeAlias = list[tuple[int, int]]
+"""(seq, line_seq) of each entry, in order."""
+
+
 def check_owner(conn: Connection, own: Ownership) -> None:
     """Raise Fenced unless ``own`` still holds; on PostgreSQL the row stays locked."""
     append(conn, own, ())
@@ -42,7 +47,7 @@ def append(
     own: Ownership,
     entries: Sequence[Entry],
     extra: Callable[[Connection], None] | None = None,
-) -> tuple[Event, ...]:
+) -> Numbers:
     """Number and insert events of an owned rollout, with ``extra`` statements behind the
     same fence. Raises Fenced and changes nothing."""
     head = conn.execute(
@@ -62,54 +67,64 @@ def append(
     if extra is not None:
         extra(conn)
     if not entries:
-        return ()
-    events = _number(conn, own, entries, int(head) - len(entries))
-    conn.execute(
-        insert(EVENT),
-        [
-            {
-                "rollout": event.rollout,
-                "seq": event.seq,
-                "term": event.term,
-                "attempt": event.attempt,
-                "line": event.line,
-                "line_seq": event.line_seq,
-                "kind": event.kind,
-                "version": event.version,
-                "at": event.at,
-                "payload": entry.text,
-                "blobs": entry.blobs,
-            }
-            for event, entry in zip(events, entries, strict=True)
-        ],
-    )
-    return events
+        return []
+    numbers = _number(conn, own, entries, int(head) - len(entries))
+    _insert(conn, own, entries, numbers)
+    return numbers
 
 
-def _number(
-    conn: Connection, own: Ownership, entries: Sequence[Entry], head: int
-) -> tuple[Event, ...]:
-    heads: dict[int, int] = {}
-    for line in {entry.line for entry in entries}:
-        heads[line] = _line_head(conn, own, line)
-    events = []
+def _number(conn: Connection, own: Ownership, entries: Sequence[Entry], head: int) -> Numbers:
+    heads = {line: _line_head(conn, own, line) for line in {entry.line for entry in entries}}
+    numbers = []
     for seq, entry in enumerate(entries, head + 1):
-        heads[entry.line] += 1
-        events.append(
-            Event(
-                rollout=own.rollout,
-                seq=seq,
-                term=own.term,
-                attempt=own.attempt,
-                line=entry.line,
-                line_seq=heads[entry.line],
-                kind=entry.kind,
-                version=entry.version,
-                at=entry.at,
-                payload=entry.payload,
-            )
+        line_seq = heads[entry.line] = heads[entry.line] + 1
+        numbers.append((seq, line_seq))
+    return numbers
+
+
+def _insert(conn: Connection, own: Ownership, entries: Sequence[Entry], numbers: Numbers) -> None:
+    # Through the driver: the expression layer would cost as much as the database.
+    rows = [
+        (
+            own.rollout,
+            seq,
+            own.term,
+            own.attempt,
+            entry.line,
+            line_seq,
+            entry.kind,
+            entry.version,
+            entry.at,
+            entry.text,
+            entry.blobs,
         )
-    return tuple(events)
+        for (seq, line_seq), entry in zip(numbers, entries, strict=True)
+    ]
+    compiled = insert(EVENT).compile(dialect=conn.dialect)
+    if compiled.positional:
+        conn.exec_driver_sql(str(compiled), rows)
+    else:
+        names = EVENT.c.keys()
+        conn.exec_driver_sql(str(compiled), [dict(zip(names, row, strict=True)) for row in rows])
+
+
+def to_events(own: Ownership, entries: Sequence[Entry], numbers: Numbers) -> tuple[Event, ...]:
+    """The events that ``append`` made of the entries."""
+    return tuple(
+        Event(
+            rollout=own.rollout,
+            seq=seq,
+            term=own.term,
+            attempt=own.attempt,
+            line=entry.line,
+            line_seq=line_seq,
+            kind=entry.kind,
+            version=entry.version,
+            at=entry.at,
+            payload=entry.payload,
+        )
+        for (seq, line_seq), entry in zip(numbers, entries, strict=True)
+    )
 
 
 def _line_head(conn: Connection, own: Ownership, line: int) -> int:

@@ -17,7 +17,7 @@ from core.contracts.errors import NotFound
 from core.contracts.store import Event, EventDraft, Ownership, RolloutState
 from core.contracts.values import JsonObject
 from core.store import payload
-from core.store.append import append
+from core.store.append import append, to_events
 from core.store.blobs import FileBlobs
 from core.store.database import Database
 from core.store.doorbell import Doorbell
@@ -67,12 +67,13 @@ class SqlLog:
         if recorder is not None:
             return await recorder.act(drafts, name, extra)
         entries = await self._encoder.encode(drafts)
-        return await self._database.write(
+        numbers = await self._database.write(
             name,
             lambda conn: append(conn, own, entries, extra),
             durable=True,
             topics=(own.rollout, ""),
         )
+        return to_events(own, entries, numbers)
 
     async def read(
         self, rollout: str, *, after: int = 0, limit: int = 1000, whole: bool = False

@@ -27,8 +27,7 @@ DEPTH = 200
 _THRESHOLDS = (16 * 1024, 4 * 1024, 1024)
 
 
-def _text(value: JsonValue) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def dump(value: JsonValue) -> str:

@@ -20,12 +20,14 @@ from core.contracts.errors import Fenced, StoreBusy, StoreError, StoreFull
 from core.contracts.store import Event, EventDraft, Ownership
 from core.contracts.values import JsonObject
 from core.store import payload
-from core.store.append import Entry, append
+from core.store.append import Entry, Numbers, append, to_events
 from core.store.blobs import FileBlobs
 from core.store.database import Database
 
 BATCH_SECONDS = 0.05
 BATCH_EVENTS = 200
+BACKLOG_EVENTS = 1000
+"""How many are taken at once when they come faster than they are written."""
 CAPACITY = 2000
 """Events the queue holds before ``put`` waits."""
 BUSY_SECONDS = 60.0
@@ -178,18 +180,18 @@ class SqlRecorder:
             return [self._queue.popleft()]
         batch: list[_Item] = []
         size = 0
-        while self._queue and self._queue[0].extra is None and size < BATCH_EVENTS:
+        while self._queue and self._queue[0].extra is None and size < BACKLOG_EVENTS:
             batch.append(self._queue.popleft())
             size += len(batch[-1].entries)
         return batch
 
-    async def _store(self, batch: list[_Item]) -> tuple[Event, ...]:
+    async def _store(self, batch: list[_Item]) -> Numbers:
         entries = [entry for item in batch for entry in item.entries]
         extra = batch[0].extra
         if not entries and extra is None:
-            return ()
+            return []
 
-        def work(conn: Connection) -> tuple[Event, ...]:
+        def work(conn: Connection) -> Numbers:
             return append(conn, self._own, entries, extra)
 
         give_up = time.monotonic() + BUSY_SECONDS
@@ -203,12 +205,12 @@ class SqlRecorder:
                 if time.monotonic() > give_up or extra is not None:
                     raise
 
-    def _settle(self, batch: list[_Item], events: tuple[Event, ...]) -> None:
+    def _settle(self, batch: list[_Item], numbers: Numbers) -> None:
         start = 0
         for item in batch:
             end = start + len(item.entries)
             if item.done is not None and not item.done.done():
-                item.done.set_result(events[start:end])
+                item.done.set_result(to_events(self._own, item.entries, numbers[start:end]))
             start = end
         self._forget(batch)
 
