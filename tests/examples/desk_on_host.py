@@ -41,10 +41,11 @@ class DeskOnHost:
         self._service = EXAMPLE / "environment" / "service" / "desk.py"
 
     def __enter__(self) -> DeskOnHost:
-        desk = [sys.executable, "-I", str(self._service)]
-        subprocess.run([*desk, "init", str(self.database)], check=True, timeout=20)
+        python, database = [sys.executable, "-I"], str(self.database)
+        seed = str(self._service.with_name("seed.py"))
+        subprocess.run([*python, seed, database], check=True, timeout=20)
         self._process = subprocess.Popen(
-            [*desk, "serve", str(self.database), str(self.port)], stdout=subprocess.PIPE
+            [*python, str(self._service), database, str(self.port)], stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
         assert select.select([self._process.stdout], [], [], 20)[0], "the desk never spoke"

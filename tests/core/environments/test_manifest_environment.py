@@ -186,7 +186,8 @@ async def test_a_death_during_the_run_is_noticed_by_event(tmp_path: Path) -> Non
         with pytest.raises(ValueError, match="Expecting value"):
             await ask(sandbox, "POST", "/die")
         async with asyncio.timeout(20):
-            with pytest.raises(ServiceDied, match=r"(?s)'counter' ended with exit code 7.*told to die"):
+            died = r"(?s)'counter' ended with exit code 7.*told to die"
+            with pytest.raises(ServiceDied, match=died):
                 await watcher
 
 

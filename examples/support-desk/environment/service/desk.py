@@ -1,7 +1,8 @@
 """The support desk: a small HTTP service over SQLite in WAL mode.
 
-    desk.py init DATABASE
-    desk.py serve DATABASE PORT
+    desk.py DATABASE PORT
+
+``seed.py`` makes the database.
 
 Every change is one transaction that also writes the audit log, so a row
 without its audit entry was not made by this service.
@@ -18,7 +19,6 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -42,13 +42,6 @@ class Refused(Exception):
 
 def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def init(database: str) -> None:
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        seed = Path(__file__).with_name("seed.sql").read_text(encoding="utf-8")
-        connection.executescript(f"BEGIN;\n{seed}\nCOMMIT;")
 
 
 @contextlib.contextmanager
@@ -316,9 +309,6 @@ def serve(database: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["init"] and len(sys.argv) == 3:
-        init(sys.argv[2])
-    elif sys.argv[1:2] == ["serve"] and len(sys.argv) == 4:
-        serve(sys.argv[2], int(sys.argv[3]))
-    else:
+    if len(sys.argv) != 3:
         raise SystemExit(__doc__)
+    serve(sys.argv[1], int(sys.argv[2]))
