@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import re
 import select
 import sys
+from collections import deque
 from typing import Any
 
 from core.agents.bench_agent.conversation import Conversation, Refused
@@ -35,7 +35,7 @@ class Program:
         self._forms = False
         self._next_id = 1
         self._waiting: dict[int, Conversation] = {}
-        self._finished: queue.SimpleQueue[tuple[Conversation, Job]] = queue.SimpleQueue()
+        self._finished: deque[tuple[Conversation, Job]] = deque()
         self._wake_read, self._wake_write = os.pipe()
 
     # -- what a conversation needs (its Client) ---------------------------------
@@ -60,7 +60,7 @@ class Program:
 
     def job_done(self, conversation: Conversation, job: Job) -> None:
         """Called from a tool's thread: hand the result to the protocol's thread."""
-        self._finished.put((conversation, job))
+        self._finished.append((conversation, job))
         os.write(self._wake_write, b"x")
 
     # -- the loop -----------------------------------------------------------------
@@ -72,7 +72,7 @@ class Program:
             ready, _, _ = select.select([0, self._wake_read], [], [])
             if self._wake_read in ready:
                 os.read(self._wake_read, 1)
-                conversation, job = self._finished.get()
+                conversation, job = self._finished.popleft()
                 conversation.job_done(job)
             if 0 not in ready:
                 continue

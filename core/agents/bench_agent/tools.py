@@ -10,10 +10,12 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 KEEP = 64 << 10
 """Characters kept of each output: half from the head, half from the tail."""
@@ -41,6 +43,8 @@ class Job:
 
     def shell(self, command: str, cwd: str, timeout: float) -> dict[str, Any]:
         """Run ``sh -c`` to its end, or kill its process group past ``timeout`` seconds."""
+        import subprocess  # here, for a light start
+
         self._process = process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             cwd=cwd,
@@ -71,8 +75,7 @@ class Job:
 
 def http_call(call: dict[str, Any], timeout: float) -> dict[str, Any]:
     """One HTTP exchange. An unreachable service is a result with status 0 and an error."""
-    # Imported here: these are most of the start-up time, and many scripts never call.
-    import http.client
+    import http.client  # here, for a light start
     from urllib.parse import urlsplit
 
     url = urlsplit(call["url"])

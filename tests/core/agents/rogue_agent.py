@@ -133,6 +133,12 @@ def unknown_kinds(number: Any, text: str) -> None:
     end(number)
 
 
+def stamps_end(number: Any, text: str) -> None:
+    with open("stamp", "w") as file:
+        file.write(str(time.monotonic()))
+    end(number)
+
+
 def many_updates(number: Any, text: str) -> None:
     for i in range(int(text)):
         say(str(i))
