@@ -17,7 +17,7 @@ from core.contracts.reward import Reward, RolloutNode
 from core.contracts.sandbox import SandboxProvider
 from core.contracts.store import Ownership, Store
 from core.contracts.user import UserModel
-from core.kernel.line import Forker
+from core.kernel.spec import Forker
 from core.kernel.tree import Node
 from core.kernel.world import Deadlines
 from core.services.config import RolloutConfig

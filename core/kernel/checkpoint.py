@@ -94,14 +94,22 @@ async def capture(
     )
 
 
-async def capture_retired(world: World, *, node: str, epoch: int) -> Checkpoint:
-    """Capture a world whose agent has ended: nothing is copied, the world is given up."""
-    watch = Stopwatch()
-    world.sandbox.relay.fence()
-    drained = await world.sandbox.relay.drain(DRAIN_SECONDS)
-    state = await world.environment.flush(epoch) if world.environment else None
-    await world.stop_services()
-    image = await world.sandbox.snapshot(retire=True)
+async def capture_retired(world: World, *, node: str, epoch: int, watch: Stopwatch) -> Checkpoint:
+    """Capture a world whose agent has ended: nothing is copied, the world is given up.
+
+    ``watch`` gets the parts: drain, flush, stop_services, capture.
+    """
+    state: StateSnapshot | None = None
+    with watch.part("drain"):
+        world.sandbox.relay.fence()
+        drained = await world.sandbox.relay.drain(DRAIN_SECONDS)
+    if world.environment is not None:
+        with watch.part("flush"):
+            state = await world.environment.flush(epoch)
+    with watch.part("stop_services"):
+        await world.stop_services()
+    with watch.part("capture"):
+        image = await world.sandbox.snapshot(retire=True)
     return Checkpoint(
         id=image.id,
         node=node,

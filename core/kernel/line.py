@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 
 from core.contracts.agent import (
-    Agent,
     AgentExit,
     Answer,
     AskUser,
     PermissionAsked,
     PermissionDecision,
-    PermissionHandler,
     Role,
     Session,
 )
 from core.contracts.errors import (
     AgentTimeout,
     BenchFlowError,
+    CheckpointError,
+    EnvironmentFailed,
     Fenced,
     SandboxError,
     SandboxLost,
@@ -36,77 +34,30 @@ from core.contracts.errors import (
 )
 from core.contracts.reward import Reward, RolloutNode, VerifyResult
 from core.contracts.sandbox import Sandbox, SandboxImage
-from core.contracts.store import Event, EventDraft, Recorder
-from core.contracts.user import AskContext, Nudge, TurnEnd, UserModel
-from core.contracts.values import JsonObject, JsonValue, Outcome, Phase, StopReason
+from core.contracts.store import Event
+from core.contracts.user import AskContext, Nudge, TurnEnd
+from core.contracts.values import Fidelity, JsonObject, JsonValue, Outcome, Phase, StopReason
 from core.kernel import events as ev
+from core.kernel.checkpoint import Checkpoint, capture, capture_retired, to_json
 from core.kernel.clock import AgentClock, Stopwatch
-from core.kernel.finish import deadline, finish
+from core.kernel.finish import deadline, finish, outlast
 from core.kernel.phases import LineCancelled, Phases
+from core.kernel.spec import (
+    Forker,
+    ForkPoint,
+    LineContext,
+    LineResult,
+    LineSpec,
+    Stop,
+    scored,
+    started,
+)
 from core.kernel.steps import Stepper
-from core.kernel.tree import Tree
+from core.kernel.tree import Node
 from core.kernel.world import Deadlines, World, scratch_world
 
 PAUSE_SECONDS = 0.1
 """Text is held this long for more of it to come before it becomes an event."""
-
-Forker = Callable[[RolloutNode], AbstractAsyncContextManager[Sandbox]]
-
-
-@dataclass(frozen=True, slots=True)
-class LineContext:
-    """What all lines of a rollout share."""
-
-    rollout: str
-    agent: Agent
-    user: UserModel
-    reward: Callable[[Forker], Reward]
-    """Builds the scorer, given how to fork a node's frozen world."""
-    permissions: PermissionHandler
-    recorder: Recorder
-    deliver: Callable[[str, EventDraft], Awaitable[tuple[Event, ...]]]
-    """Settles a stored request and appends its event in one transaction."""
-    tree: Callable[[], Awaitable[Tree]]
-    """The tree as committed so far."""
-    instruction: str
-    agent_seconds: float | None = None
-    ask_seconds: float | None = None
-    ask_form: Callable[[AskUser], JsonObject] = field(
-        default=lambda ask: {"question": ask.question}
-    )
-    max_turns: int = 50
-
-
-@dataclass(frozen=True, slots=True)
-class LineSpec:
-    """Where a line grows from and why."""
-
-    number: int
-    parent: str | None = None
-    continuation: JsonObject = field(default_factory=dict)
-    fidelity: str = "none"
-    origin: str = "main"
-    seed: int = 0
-    main: bool = True
-    assisted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LineResult:
-    outcome: Outcome
-    verdict: VerifyResult | None = None
-    error: str | None = None
-    error_category: str | None = None
-    infrastructure: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Somebody wants this line, or its turn, to end."""
-
-    scope: Literal["turn", "run"]
-    actor: str
-    via: str
 
 
 class LineRun:
@@ -124,8 +75,12 @@ class LineRun:
         self._stop: Stop | None = None
         self._stopping = asyncio.Event()
         self._nudges: asyncio.Queue[Nudge] = asyncio.Queue()
-        self._asks = 0
-        self._turn = 0
+        self._asks = spec.asks
+        self._turn = spec.turn
+        self._given = spec.answer
+        self._epoch = 0
+        self._turn_end: Checkpoint | None = None
+        self._stopped = StopReason.END_TURN
         self._in_turn = False
         self._result: LineResult | None = None
         self.exit = AgentExit(None)
@@ -158,7 +113,7 @@ class LineRun:
         """Live the line. Deliberate errors become its typed outcome; only
         cancellation, Fenced and programming errors leave this method."""
         try:
-            await finish(self._commit(_started(self._spec)))
+            await finish(self._commit(started(self._spec)))
             timeout = await self._live()
             self._result = await self._verify(timeout)
         except LineCancelled:
@@ -195,9 +150,7 @@ class LineRun:
 
     async def _connect_and_execute(self) -> AgentTimeout | None:
         async with self._phases.phase(Phase.CONNECT, limit=self._limits.connect):
-            self._session = await self._context.agent.connect(
-                self._world.sandbox, Role(seed=self._spec.seed)
-            )
+            self._session = await self._connect()
             self._session.on_ask_user(self._on_ask)
             self._session.on_permission(self._on_permission)
         try:
@@ -217,6 +170,13 @@ class LineRun:
             async with deadline(self._limits.settle * 2, SandboxLost, "ending the agent"):
                 self.exit = await self._session.close()
 
+    async def _connect(self) -> Session:
+        agent, sandbox = self._context.agent, self._world.sandbox
+        role = Role(seed=self._spec.seed)
+        if self._spec.session is not None:
+            return await agent.restore(sandbox, role, self._spec.session)
+        return await agent.connect(sandbox, role)
+
     async def _execute(self) -> None:
         session = self._live_session
         async with asyncio.TaskGroup() as group:
@@ -232,35 +192,58 @@ class LineRun:
                 pump.cancel()
 
     async def _turns(self, session: Session) -> None:
-        prompt = Nudge(self._context.instruction, actor="task", via="task")
-        origin = "task"
-        while True:
+        following = await self._first_prompt(session)
+        while following is not None and self._turn < self._context.max_turns:
+            prompt, origin = following
             self._turn += 1
-            began = Stopwatch()
+            self._turn_end = None
             await self._prompted(prompt, origin)
-            stop = await self._one_turn(session, prompt.text)
-            await self._settle(session)
-            await self._mark(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
-            if self._run_stopped:
-                raise LineCancelled
-            if stop is StopReason.TIMEOUT:
-                raise AgentTimeout(
-                    f"the agent used up its {self._context.agent_seconds:g} s",
-                    remedy="Raise agent.timeout_sec in task.md, or --timeout",
-                )
-            following = await self._next_prompt(stop)
-            if following is None or self._turn >= self._context.max_turns:
-                return
-            prompt, origin = following, "nudge"
+            await self._whole_turn(session, session.prompt(prompt.text))
+            following = await self._next()
+
+    async def _first_prompt(self, session: Session) -> tuple[Nudge, str] | None:
+        """The task's instruction; in a fork the rest of the turn, or a nudge, comes first."""
+        spec = self._spec
+        if spec.session is None:
+            return Nudge(self._context.instruction, actor="task", via="task"), "task"
+        if spec.session.pending_ask:
+            await self._whole_turn(session, session.resume_turn())
+            return await self._next()
+        if spec.prompt is not None:
+            return spec.prompt, "nudge"
+        return await self._next()
+
+    async def _next(self) -> tuple[Nudge, str] | None:
+        nudge = await self._next_prompt()
+        return None if nudge is None else (nudge, "nudge")
+
+    async def _whole_turn(self, session: Session, turn: Coroutine[None, None, StopReason]) -> None:
+        """Run a turn, put its end into the log and capture it. Raises when it was the last."""
+        began = Stopwatch()
+        self._stopped = stop = await self._one_turn(session, turn)
+        await self._settle(session)
+        await self._commit(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
+        if self._run_stopped:
+            raise LineCancelled
+        if stop is StopReason.TIMEOUT:
+            raise AgentTimeout(
+                f"the agent used up its {self._context.agent_seconds:g} s",
+                remedy="Raise agent.timeout_sec in task.md, or --timeout",
+            )
+        await self._capture_turn_end(session)
 
     async def _prompted(self, prompt: Nudge, origin: str) -> None:
         body = ev.Prompted(prompt.text, origin, prompt.actor, prompt.via, turn=self._turn)
         await self._mark(body, request=prompt.request)
 
-    async def _one_turn(self, session: Session, text: str) -> StopReason:
+    async def _one_turn(
+        self, session: Session, body: Coroutine[None, None, StopReason]
+    ) -> StopReason:
         """One prompt up to its stop reason, a person's stop, or the time limit."""
+        if self._stopping.is_set():
+            body.close()
         self._clear_turn_stop()
-        turn = asyncio.create_task(session.prompt(text))
+        turn = asyncio.create_task(body)
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             try:
@@ -291,18 +274,17 @@ class LineRun:
         self._stop = None
         self._stopping.clear()
 
-    async def _next_prompt(self, stop: StopReason) -> Nudge | None:
+    async def _next_prompt(self) -> Nudge | None:
         """A nudge that waits already, else what the user model says, whichever is first."""
         if not self._nudges.empty():
             return self._nudges.get_nowait()
-        tree = await self._context.tree()
-        leaf = tree.nodes[tree.lines[self._spec.number].leaf_id]
+        leaf = await self._leaf()
         turn = TurnEnd(
             self._context.rollout,
             self._spec.number,
             leaf.id,
             self._turn,
-            stop,
+            self._stopped,
             leaf.message,
         )
         user = asyncio.create_task(self._context.user.after_turn(turn))
@@ -366,7 +348,14 @@ class LineRun:
             await watch()
 
     async def _on_ask(self, ask: AskUser) -> Answer:
-        """The agent's question: an event at once, then the user model's answer."""
+        """The agent's question: an event at once, then the user model's answer.
+
+        In a line forked at this very question the answer is the one it was
+        forked with, and the asked node is its parent's.
+        """
+        given, self._given = self._given, None
+        if given is not None:
+            return given
         session = self._live_session
         await self._settle(session)
         index, self._asks = self._asks, self._asks + 1
@@ -377,24 +366,65 @@ class LineRun:
         node = f"n{asked.seq}"
         where = AskContext(context.rollout, self._spec.number, node, index, context.ask_seconds)
         watch = Stopwatch()
+        # The question is shown at once; only its answer waits for the capture.
+        capture = asyncio.create_task(self._capture_question(session, node))
         try:
             with self._clock.paused():
                 answer = await context.user.answer(ask, where)
+                checkpoint = await capture
         except asyncio.CancelledError:
+            capture.cancel()
+            await outlast(capture)
             await self._put(
                 ev.Answered(node, "cancel", {}, "", "cancelled", round(watch.seconds, 4))
             )
             raise
+        except BaseException:
+            capture.cancel()
+            await outlast(capture)
+            raise
+        await self._answered(node, answer, watch.seconds)
+        if checkpoint is not None:
+            point = ForkPoint(checkpoint, self._spec.number, self._spec.depth, answer)
+            context.on_fork_point(point)
+        return answer
+
+    async def _answered(self, node: str, answer: Answer, seconds: float) -> None:
         content: dict[str, JsonValue] = dict(answer.content)
         body = ev.Answered(
-            node, answer.action, content, answer.actor, answer.via, round(watch.seconds, 4)
+            node, answer.action, content, answer.actor, answer.via, round(seconds, 4)
         )
         draft = ev.encode(body, line=self._spec.number)
         if answer.request:
-            await context.deliver(answer.request, draft)
+            await self._context.deliver(answer.request, draft)
         else:
-            await context.recorder.commit(draft)
-        return answer
+            await self._context.recorder.commit(draft)
+
+    async def _capture_question(self, session: Session, node: str) -> Checkpoint | None:
+        if not self._context.at_questions:
+            return None
+        return await self._capture(session, node)
+
+    async def _capture_turn_end(self, session: Session) -> None:
+        """Capture the end of a turn, so that a nudge or a rewind can go on from here."""
+        exact = self._context.agent.capabilities().at_turn in (Fidelity.EXACT, Fidelity.NATIVE)
+        interactive = self._context.agent.capabilities().step_rule != "command"
+        if self._context.at_turns and exact and interactive:
+            leaf = await self._leaf()
+            self._turn_end = await self._capture(session, leaf.id)
+
+    async def _capture(self, session: Session, node: str) -> Checkpoint | None:
+        """A checkpoint whose record is in the log, or a note of why there is none:
+        a rollout goes on without one."""
+        self._epoch += 1
+        try:
+            checkpoint = await capture(self._world, session, node=node, epoch=self._epoch)
+        except (SandboxError, EnvironmentFailed, CheckpointError) as error:
+            note: JsonObject = {"node": node, "error": str(error)}
+            await self._put(ev.SessionChanged("checkpoint_problem", note))
+            return None
+        await finish(self._commit(_checkpointed(checkpoint)))
+        return checkpoint
 
     async def _on_permission(self, asked: PermissionAsked) -> PermissionDecision:
         with self._clock.paused():
@@ -417,13 +447,15 @@ class LineRun:
 
     async def _verify(self, timeout: BenchFlowError | None) -> LineResult:
         """Freeze what the agent left and score it in a fresh fork."""
+        keep = False
         image: SandboxImage | None = None
         try:
             async with self._phases.phase(Phase.QUIESCE, limit=self._limits.quiesce) as watch:
-                image = await self._quiesce(watch)
+                checkpoint = await self._quiesce(watch)
+            image = checkpoint.image
+            keep = await self._keep(checkpoint)
             async with self._phases.phase(Phase.VERIFY, limit=self._limits.verify) as watch:
-                tree = await self._context.tree()
-                leaf = tree.nodes[tree.lines[self._spec.number].leaf_id]
+                leaf = await self._leaf()
                 reward = self._context.reward(self._forker(image))
                 verdict = await self._score(reward, leaf)
             self._result = LineResult(
@@ -432,11 +464,26 @@ class LineRun:
                 error=str(timeout) if timeout else None,
                 error_category=timeout.category if timeout else None,
             )
-            await finish(self._commit(_scored(leaf.id, verdict, watch.seconds)))
+            await finish(self._commit(scored(leaf.id, verdict, watch.seconds)))
             return self._result
         finally:
-            if image is not None:
+            if image is not None and not keep:
                 await finish(self._discard(image))
+
+    async def _keep(self, checkpoint: Checkpoint) -> bool:
+        """Make the leaf's frozen state its checkpoint, so that it can be scored again.
+
+        A turn's end that was captured with its session stays what it is: nobody
+        acted since.
+        """
+        if self._turn_end is not None or not self._context.at_turns:
+            return False
+        await finish(self._commit(_checkpointed(checkpoint)))
+        return True
+
+    async def _leaf(self) -> Node:
+        tree = await self._context.tree()
+        return tree.nodes[tree.lines[self._spec.number].leaf_id]
 
     async def _discard(self, image: SandboxImage) -> None:
         """Forget the frozen state. One that stays takes nothing from the verdict: it
@@ -459,18 +506,10 @@ class LineRun:
             await self._commit(ev.ScoringFailed(leaf.id, str(error), error.category, logs))
             raise
 
-    async def _quiesce(self, watch: Stopwatch) -> SandboxImage:
-        world = self._world
-        with watch.part("drain"):
-            world.sandbox.relay.fence()
-            await world.sandbox.relay.drain(2.0)
-        if world.environment is not None:
-            with watch.part("flush"):
-                await world.environment.flush(0)
-        with watch.part("stop_services"):
-            await world.stop_services()
-        with watch.part("capture"):
-            return await world.sandbox.snapshot(retire=True)
+    async def _quiesce(self, watch: Stopwatch) -> Checkpoint:
+        self._epoch += 1
+        leaf = await self._leaf()
+        return await capture_retired(self._world, node=leaf.id, epoch=self._epoch, watch=watch)
 
     def _forker(self, image: SandboxImage) -> Forker:
         plan = self._world.plan
@@ -510,42 +549,7 @@ class LineRun:
         return await self._context.recorder.commit(*drafts)
 
 
-def _started(spec: LineSpec) -> ev.LineStarted:
-    return ev.LineStarted(
-        parent=spec.parent,
-        continuation=spec.continuation,
-        fidelity=spec.fidelity,
-        origin=spec.origin,
-        seed=spec.seed,
-        main=spec.main,
-        assisted=spec.assisted,
-    )
-
-
-def _scored(node: str, verdict: VerifyResult, seconds: float) -> ev.Scored:
-    events: list[JsonObject] = [
-        {
-            "source": event.source,
-            "value": event.value,
-            "space": event.space,
-            "granularity": event.granularity,
-            "node": event.node,
-            "reason": event.reason,
-        }
-        for event in verdict.events
-    ]
-    items: JsonObject = dict(verdict.items)
-    return ev.Scored(
-        node=node,
-        reward=verdict.reward,
-        items=items,
-        events=events,
-        space=verdict.space,
-        granularity=verdict.granularity,
-        range=list(verdict.range),
-        verifier_digest=verdict.verifier_digest,
-        hardened=verdict.hardened,
-        raw=verdict.raw,
-        seconds=round(seconds, 4),
-        logs=dict(verdict.logs),
+def _checkpointed(checkpoint: Checkpoint) -> ev.Checkpointed:
+    return ev.Checkpointed(
+        checkpoint.node, checkpoint.id, checkpoint.consistency, to_json(checkpoint)
     )

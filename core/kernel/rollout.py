@@ -17,8 +17,9 @@ from core.contracts.values import JsonObject, Outcome, Phase
 from core.kernel import events as ev
 from core.kernel.clock import Stopwatch
 from core.kernel.finish import finish, outlast
-from core.kernel.line import LineContext, LineResult, LineRun, LineSpec, Stop
+from core.kernel.line import LineRun
 from core.kernel.phases import LineCancelled, Phases
+from core.kernel.spec import LineContext, LineResult, LineSpec, Stop
 from core.kernel.world import World, WorldPlan, start_world
 
 

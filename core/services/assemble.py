@@ -19,9 +19,9 @@ from core.contracts.sandbox import Limits, Mount, SandboxProvider, SandboxSpec
 from core.contracts.store import Event, EventDraft, NewRequest, Ownership, Recorder
 from core.contracts.values import JsonObject, JsonValue
 from core.environments.manifest import selection
-from core.kernel.line import Forker, LineContext
 from core.kernel.replay import fold
 from core.kernel.rollout import RolloutFacts
+from core.kernel.spec import Forker, LineContext
 from core.kernel.tree import Tree
 from core.kernel.world import WorldPlan
 from core.rewards.script import verifier_mounts

@@ -19,8 +19,8 @@ from core.contracts.store import CommandRecord, EventDraft, Ownership, RolloutSt
 from core.contracts.user import Nudge
 from core.contracts.values import JsonObject, Outcome
 from core.kernel import events as ev
-from core.kernel.line import LineResult, Stop
 from core.kernel.rollout import RolloutRun, Takeover
+from core.kernel.spec import LineResult, Stop
 from core.services.assemble import Prepared, line_context, load_tree
 from core.services.projection import RowKeeper
 from core.services.sealing import seal

@@ -17,8 +17,8 @@ from pathlib import Path
 from core.contracts.errors import Fault, TaskError, UsageError
 from core.contracts.store import NewRollout, Ownership, RolloutRecord, RolloutState
 from core.contracts.values import Outcome
-from core.kernel.line import LineResult
 from core.kernel.rollout import Takeover
+from core.kernel.spec import LineResult
 from core.services.assemble import Prepared, load_tree, prepare
 from core.services.config import RolloutConfig
 from core.services.engine import Engine

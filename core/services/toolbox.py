@@ -12,7 +12,7 @@ from core.contracts.reward import Reward
 from core.contracts.sandbox import SandboxProvider
 from core.contracts.store import Bundles, Ownership, Store
 from core.contracts.user import UserModel
-from core.kernel.line import Forker
+from core.kernel.spec import Forker
 from core.kernel.world import Deadlines
 from core.services.config import RolloutConfig
 from core.tasks.models import Manifest, Task
