@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
 
-from core.contracts.errors import TaskError, VerifierCrashed, VerifierError, VerifierTimeout
+from core.contracts.errors import (
+    SandboxError,
+    SandboxLost,
+    TaskError,
+    VerifierCrashed,
+    VerifierError,
+    VerifierTimeout,
+)
 from core.contracts.reward import RolloutNode, VerifyResult
 from core.contracts.sandbox import ExecResult, Mount, Sandbox
 from core.rewards.reader import JSON, TEXT, read_reward
@@ -95,7 +102,7 @@ class ScriptVerifier:
         async with self._fork(node) as sandbox:
             with tempfile.TemporaryDirectory(prefix="bench-verify-") as name:
                 result = await self._run(sandbox, node, Path(name))
-                found = await asyncio.to_thread(_collect, Path(name) / "out")
+                found = await _written(sandbox, Path(name) / "out")
         logs = _logs(result, found)
         try:
             return self._verdict(result, found, logs, digest)
@@ -107,15 +114,13 @@ class ScriptVerifier:
         await asyncio.to_thread(_lay_out, scratch / "logs", self._trajectory(node))
         await sandbox.upload(self._folder, HIDDEN, user="verifier")
         await sandbox.upload(scratch / "logs", LOGS, user="verifier")
-        result = await sandbox.exec(
+        return await sandbox.exec(
             ["bash", self._script],
             user="verifier",
             cwd=sandbox.spec.workdir,
             env=self._env(sandbox),
             timeout=self._task.verifier.timeout_sec,
         )
-        await sandbox.download(f"{LOGS}/verifier", scratch / "out", user="verifier")
-        return result
 
     def _env(self, sandbox: Sandbox) -> dict[str, str]:
         """The pinned surroundings, then what the task sets, then where things are."""
@@ -169,6 +174,17 @@ def _lay_out(logs: Path, trajectory: bytes) -> None:
     for name in ("agent", "verifier", "home", "tmp"):
         (logs / name).mkdir(parents=True)
     (logs / "agent" / "acp_trajectory.jsonl").write_bytes(trajectory)
+
+
+async def _written(sandbox: Sandbox, place: Path) -> dict[str, bytes]:
+    """What the script wrote; a script that removed its own folder wrote nothing."""
+    try:
+        await sandbox.download(f"{LOGS}/verifier", place, user="verifier")
+    except SandboxLost:
+        raise
+    except SandboxError as error:
+        return {"collect-error.txt": str(error).encode()}
+    return await asyncio.to_thread(_collect, place)
 
 
 def _collect(folder: Path) -> dict[str, bytes]:
