@@ -25,7 +25,7 @@ from core.contracts.values import JsonObject
 from core.store import payload
 from core.store.append import check_owner
 from core.store.database import Database
-from core.store.doorbell import POLL, Doorbell
+from core.store.doorbell import Doorbell
 from core.store.engines import live_owner
 from core.store.ids import new_id
 from core.store.requests import Act
@@ -84,7 +84,7 @@ class SqlCommands:
                 return record
             if owner is None:
                 raise _unowned(record)
-            left = POLL
+            left = self._doorbell.poll
             if record.state is CommandState.PENDING:
                 left = silent_at - time.monotonic()
                 if left <= 0:

@@ -2,8 +2,8 @@
 
 A ring carries a topic: "" for acts and lists, a rollout's id for its events.
 Invariant: a ring is only a hint. Whoever waits reads the database first and
-again after each wait, and never waits longer than ``POLL`` seconds, so a lost
-ring costs at most that.
+again after each wait, and never waits longer than the slow poll, so a lost ring
+costs at most that.
 """
 
 from __future__ import annotations
@@ -22,48 +22,41 @@ _FLOOD = 8
 
 
 class Doorbell:
-    """The bells of one store in one process."""
+    """The bell of one open store, ``<name>.sock``. ``poll`` is the longest wait in seconds."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str, poll: float = POLL) -> None:
+        self.name = name
+        self.poll = poll
         self._folder = folder
         self._folder_handle = -1
-        self._sockets: dict[str, socket.socket] = {}
+        self._bell: socket.socket | None = None
         self._out: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._generation: dict[str, int] = {}
         self._waiting: dict[str, asyncio.Event] = {}
 
     def open(self) -> None:
+        """Hang up the bell. Where that is impossible the slow poll remains."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._folder_handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        self._loop = asyncio.get_running_loop()
         self._out = _datagram_socket()
-
-    def bind(self, engine: str) -> None:
-        """Hang up the bell of one engine. Where that is impossible the slow poll remains."""
-        assert self._loop is not None
         bell = _datagram_socket()
         try:
-            bell.bind(self._address(f"{engine}.sock"))
-            (self._folder / f"{engine}.sock").chmod(0o600)
+            bell.bind(self._address(f"{self.name}.sock"))
+            (self._folder / f"{self.name}.sock").chmod(0o600)
         except OSError:
             bell.close()
             return
-        self._sockets[engine] = bell
-        self._loop.add_reader(bell.fileno(), self._read, bell)
-
-    def unbind(self, engine: str) -> None:
-        bell = self._sockets.pop(engine, None)
-        if bell is None:
-            return
-        assert self._loop is not None
-        self._loop.remove_reader(bell.fileno())
-        bell.close()
-        (self._folder / f"{engine}.sock").unlink(missing_ok=True)
+        self._bell = bell
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(bell.fileno(), self._read)
 
     def close(self) -> None:
-        for engine in list(self._sockets):
-            self.unbind(engine)
+        if self._bell is not None and self._loop is not None:
+            self._loop.remove_reader(self._bell.fileno())
+            self._bell.close()
+            self._bell = None
+            (self._folder / f"{self.name}.sock").unlink(missing_ok=True)
         if self._out is not None:
             self._out.close()
             os.close(self._folder_handle)
@@ -76,7 +69,7 @@ class Doorbell:
         if self._out is None:
             return
         for name in os.listdir(self._folder):
-            if not name.endswith(".sock") or name.removesuffix(".sock") in self._sockets:
+            if not name.endswith(".sock") or name == f"{self.name}.sock":
                 continue
             try:
                 self._out.sendto(topic.encode(), self._address(name))
@@ -102,20 +95,23 @@ class Doorbell:
         """Take this before reading the database; ``wait`` then misses nothing in between."""
         return self._generation.get(topic, 0)
 
-    async def wait(self, topic: str, mark: int, timeout: float = POLL) -> None:
-        """Until the topic was rung since ``mark``, or ``timeout`` (at most POLL) seconds."""
+    async def wait(self, topic: str, mark: int, timeout: float | None = None) -> None:
+        """Until the topic was rung since ``mark``, or ``timeout`` seconds (at most ``poll``)."""
         if self.mark(topic) != mark:
             return
         event = self._waiting.setdefault(topic, asyncio.Event())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, min(timeout, POLL))):
+            async with asyncio.timeout(
+                self.poll if timeout is None else max(0.0, min(timeout, self.poll))
+            ):
                 await event.wait()
 
-    def _read(self, bell: socket.socket) -> None:
+    def _read(self) -> None:
         topics: list[str] = []
+        assert self._bell is not None
         with contextlib.suppress(OSError):
             while len(topics) < 1000:
-                topics.append(bell.recv(_MAX_TOPIC).decode("ascii", "replace"))
+                topics.append(self._bell.recv(_MAX_TOPIC).decode("ascii", "replace"))
         for topic in set(topics):
             self.heard(topic)
         if len(topics) >= _FLOOD:

@@ -17,7 +17,6 @@ from core.contracts.store import EngineRecord
 from core.store import host
 from core.store.append import bump
 from core.store.database import Database
-from core.store.doorbell import Doorbell
 from core.store.ids import new_id
 from core.store.tables import ENGINE, ROLLOUT, SLOT
 
@@ -29,15 +28,16 @@ HEARTBEAT_SECONDS = 3.0
 class SqlEngines:
     """Implements ``Engines``."""
 
-    def __init__(self, database: Database, doorbell: Doorbell, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, name: str, clock: Callable[[], float]) -> None:
         self._database = database
-        self._doorbell = doorbell
+        self._unused_name: str | None = name
         self._clock = clock
 
     async def register(self) -> str:
-        record = _this_process(self._clock())
+        """The first engine of an open store is named like its bell."""
+        name, self._unused_name = self._unused_name or new_id(), None
+        record = _this_process(name, self._clock())
         await self._database.write("register", lambda conn: _register(conn, record), durable=False)
-        self._doorbell.bind(record.id)
         return record.id
 
     async def beat(self, engine: str) -> None:
@@ -66,13 +66,12 @@ class SqlEngines:
             conn.execute(delete(ENGINE).where(ENGINE.c.id == engine))
 
         await self._database.write("deregister", work, durable=False, topics=("",))
-        self._doorbell.unbind(engine)
 
 
-def _this_process(now: float) -> EngineRecord:
+def _this_process(name: str, now: float) -> EngineRecord:
     pid = os.getpid()
     return EngineRecord(
-        id=new_id(),
+        id=name,
         host=host.host_name(),
         pid=pid,
         pid_start=host.process_start(pid) or 0,

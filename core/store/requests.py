@@ -27,7 +27,7 @@ from core.contracts.values import JsonObject
 from core.store import payload
 from core.store.append import bump, check_owner, touch_rollout
 from core.store.database import Database
-from core.store.doorbell import POLL, Doorbell
+from core.store.doorbell import Doorbell
 from core.store.ids import new_id
 from core.store.tables import REQUEST
 
@@ -131,7 +131,7 @@ class SqlRequests:
             record = await self.get(request)
             if record.state is not RequestState.OPEN:
                 return record
-            left = POLL
+            left = self._doorbell.poll
             if record.deadline_at is not None:
                 left = record.deadline_at - self._clock()
             if left <= 0:

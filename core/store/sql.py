@@ -28,8 +28,9 @@ from core.store.append import REVISION
 from core.store.blobs import FileBlobs, file_trouble
 from core.store.commands import SqlCommands
 from core.store.database import Database
-from core.store.doorbell import Doorbell
+from core.store.doorbell import POLL, Doorbell
 from core.store.engines import SqlEngines
+from core.store.ids import new_id
 from core.store.jobs import SqlJobs, SqlSlots
 from core.store.log import SqlLog
 from core.store.requests import SqlRequests
@@ -40,20 +41,26 @@ from core.store.tables import COUNTER
 class SqlStore:
     """Implements ``Store`` on SQLite in ``folder``, or on the database at ``url``.
 
-    ``clock`` gives Unix seconds; leases and deadlines are measured by it.
+    ``clock`` gives Unix seconds; leases and deadlines are measured by it. ``poll`` is
+    how many seconds a wait may last without looking again, should a bell be missed.
     """
 
     def __init__(
-        self, folder: Path, url: str | None = None, *, clock: Callable[[], float] = time.time
+        self,
+        folder: Path,
+        url: str | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        poll: float = POLL,
     ) -> None:
         self.folder = folder.absolute()
         self.database = Database(self.folder, url, self._committed)
-        self.doorbell = Doorbell(self.folder / "bells")
+        self.doorbell = Doorbell(self.folder / "bells", new_id(), poll)
         self.files = FileBlobs(self.folder / "blobs", self.database)
         self.events = SqlLog(self.database, self.doorbell, self.files, clock)
         self.log: EventLog = self.events
         self.rollouts: Rollouts = SqlRollouts(self.database, clock, self.events.flush)
-        self.engines: Engines = SqlEngines(self.database, self.doorbell, clock)
+        self.engines: Engines = SqlEngines(self.database, self.doorbell.name, clock)
         self.requests: Requests = SqlRequests(self.database, self.doorbell, clock, self.events.act)
         self.commands: Commands = SqlCommands(self.database, self.doorbell, clock, self.events.act)
         self.jobs: Jobs = SqlJobs(self.database, clock)

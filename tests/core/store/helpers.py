@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -23,9 +24,10 @@ class Clock:
 
 @contextlib.asynccontextmanager
 async def opened(
-    folder: Path, *, clock: Callable[[], float] | None = None
+    folder: Path, *, clock: Callable[[], float] = time.time, poll: float = 600.0
 ) -> AsyncIterator[SqlStore]:
-    store = SqlStore(folder) if clock is None else SqlStore(folder, clock=clock)
+    """A store whose waits are never saved by the slow poll, unless ``poll`` says so."""
+    store = SqlStore(folder, clock=clock, poll=poll)
     await store.open()
     try:
         yield store

@@ -20,10 +20,9 @@ def deep(folder: Path) -> Path:
 async def pair(tmp_path: Path) -> AsyncIterator[tuple[Doorbell, Doorbell]]:
     folder = deep(tmp_path)
     folder.parent.mkdir()
-    one, two = Doorbell(folder), Doorbell(folder)
-    for bell, name in ((one, "one"), (two, "two")):
-        bell.open()
-        bell.bind(name)
+    one, two = Doorbell(folder, "one", 600), Doorbell(folder, "two", 600)
+    one.open()
+    two.open()
     yield one, two
     one.close()
     two.close()
@@ -84,10 +83,17 @@ async def test_ringing_somebody_who_never_listens_does_not_block(
     await two.wait("q", mark)
 
 
-async def test_closing_wakes_who_waits_and_leaves_no_socket(tmp_path: Path) -> None:
-    bell = Doorbell(tmp_path / "bells")
+async def test_a_missed_ring_costs_no_more_than_the_poll(tmp_path: Path) -> None:
+    bell = Doorbell(tmp_path / "bells", "me", 0.01)
     bell.open()
-    bell.bind("me")
+    await asyncio.wait_for(bell.wait("", bell.mark("")), 5)
+    await asyncio.wait_for(bell.wait("", bell.mark(""), 60), 5)
+    bell.close()
+
+
+async def test_closing_wakes_who_waits_and_leaves_no_socket(tmp_path: Path) -> None:
+    bell = Doorbell(tmp_path / "bells", "me", 600)
+    bell.open()
     waiting = asyncio.create_task(bell.wait("", bell.mark("")))
     await asyncio.sleep(0)
     bell.close()
