@@ -21,7 +21,7 @@ from core.agents.acp.wire import WireOpener, wire_files
 from core.agents.bench_agent.agent import BenchAgent
 from core.agents.nop import NopAgent
 from core.agents.oracle import OracleAgent, OracleScript
-from core.agents.runtime import locate
+from core.agents.runtime import SYSTEM_PATH, locate
 from core.contracts.agent import Agent
 from core.contracts.errors import AgentNotFound, TaskError, UsageError
 
@@ -106,9 +106,11 @@ def _command(entry: AgentEntry, words: list[str], context: AgentContext) -> Agen
             remedy=f"Install it: {entry.remedy}" if entry.remedy else f"Check the name; {known}",
         )
     env = {key: value.replace("{home}", context.home) for key, value in entry.env.items()}
+    if runtime.path != SYSTEM_PATH:
+        env["PATH"] = runtime.path
     return AcpAgent(
         Dialect(entry.name, entry.asks_by),
-        AcpCommand(runtime.argv, runtime.mounts, {"PATH": runtime.path, **env}),
+        AcpCommand(runtime.argv, runtime.mounts, env),
         deadlines=context.deadlines,
         wire=context.wire,
     )

@@ -38,12 +38,10 @@ async def allow_first(asked: PermissionAsked) -> PermissionDecision:
 
 
 class AgentSuite:
-    """Subclasses give ``agent``, ``sandbox``, and ``slow_prompt`` where a turn can be long."""
+    """Subclasses give ``agent`` and ``sandbox``."""
 
     silent = False
     """Whether a plain turn reports nothing at all."""
-    slow_prompt: str | None = None
-    """A prompt whose turn only a cancel ends."""
 
     @pytest.fixture
     def agent(self, tmp_path: Path) -> Agent:
@@ -115,20 +113,6 @@ class AgentSuite:
         await session.cancel()
         assert await session.prompt("hello") is StopReason.END_TURN
 
-    async def test_cancel_ends_a_running_turn(
-        self, session: Session, seen: list[SessionUpdate]
-    ) -> None:
-        if self.slow_prompt is None:
-            pytest.skip("a turn of this agent cannot be long")
-        turn = asyncio.create_task(session.prompt(self.slow_prompt))
-        async with asyncio.timeout(20):
-            while not seen:  # noqa: ASYNC110 - the reader is the fixture's
-                await asyncio.sleep(0.01)
-            with pytest.raises(UsageError):
-                await session.prompt("at the same time")
-            await session.cancel()
-            assert await turn is StopReason.CANCELLED
-
     async def test_close_twice_gives_the_same_answer_and_ends_the_updates(
         self, session: Session, seen: list[SessionUpdate]
     ) -> None:
@@ -155,3 +139,21 @@ class AgentSuite:
             assert await restored.prompt("go on") is StopReason.END_TURN
         finally:
             await restored.close()
+
+
+class SlowTurnSuite(AgentSuite):
+    """For agents that have a turn which only a cancel ends."""
+
+    slow_prompt: str
+
+    async def test_cancel_ends_a_running_turn(
+        self, session: Session, seen: list[SessionUpdate]
+    ) -> None:
+        turn = asyncio.create_task(session.prompt(self.slow_prompt))
+        async with asyncio.timeout(20):
+            while not seen:  # noqa: ASYNC110 - the reader is the fixture's
+                await asyncio.sleep(0.01)
+            with pytest.raises(UsageError):
+                await session.prompt("at the same time")
+            await session.cancel()
+            assert await turn is StopReason.CANCELLED

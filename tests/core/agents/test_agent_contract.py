@@ -11,7 +11,7 @@ from core.agents.nop import NopAgent
 from core.agents.oracle import OracleAgent, OracleScript
 from core.contracts.agent import Agent
 from core.contracts.sandbox import Sandbox, SandboxSpec
-from tests.contracts.agent_suite import AgentSuite
+from tests.contracts.agent_suite import AgentSuite, SlowTurnSuite
 from tests.core.agents.helpers import rogue
 from tests.fakes.host_sandbox import HostSandbox
 
@@ -53,7 +53,7 @@ class TestOracle(OnHost):
         return OracleAgent(OracleScript(script))
 
 
-class TestSlowOracle(OnHost):
+class TestSlowOracle(OnHost, SlowTurnSuite):
     slow_prompt = "anything"
 
     @pytest.fixture
@@ -72,7 +72,7 @@ class TestSlowOracle(OnHost):
         return HostSandbox(tmp_path, SandboxSpec("suite", mounts=agent.mounts()))
 
 
-class TestBenchAgent(OnHost):
+class TestBenchAgent(OnHost, SlowTurnSuite):
     slow_prompt = "slow"
 
     @pytest.fixture
@@ -88,7 +88,7 @@ class TestAcpCommand(OnHost):
         return rogue("plain")
 
 
-class TestAcpCommandThatWaits(OnHost):
+class TestAcpCommandThatWaits(OnHost, SlowTurnSuite):
     slow_prompt = "wait"
 
     @pytest.fixture

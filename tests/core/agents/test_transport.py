@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from core.agents.acp.transport import AcpTransport
-from core.agents.acp.wire import WireFile
+from core.agents.acp.wire import WireFile, wire_files
 from core.contracts.errors import AgentProtocolError
 from core.contracts.sandbox import Process
 from core.contracts.values import JsonObject
@@ -118,3 +118,13 @@ def test_the_wire_file_keeps_lines_as_they_were(tmp_path: Path) -> None:
     sink("in", b"\xff raw")
     sink.close()
     assert (tmp_path / "acp.log").read_bytes() == b'> {"a":1}\n< \xff raw\n'
+
+
+def test_each_sandbox_gets_a_wire_file_inside_the_folder(tmp_path: Path) -> None:
+    opener = wire_files(tmp_path / "live")
+    for name in ("box-1", "../box"):
+        sink = opener(name)
+        sink("in", b"{}")
+        sink.close()
+    found = sorted(path.name for path in (tmp_path / "live").iterdir())
+    assert found == ["acp-.._box.log", "acp-box-1.log"]
