@@ -110,6 +110,8 @@ def _answer(record: RequestRecord) -> Answer:
             )
         case RequestState.EXPIRED:
             given = record.answer or record.default
-            return answer_from_json(given, actor=NAME, via="default", request=record.id)
+            return answer_from_json(
+                given, actor=record.actor or NAME, via="default", request=record.id
+            )
         case _:
             return Answer("cancel", via="withdrawn")

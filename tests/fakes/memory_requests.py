@@ -27,6 +27,7 @@ class MemoryRequests:
         self.rows: dict[str, RequestRecord] = {}
         self.terms: dict[str, int] = {}
         self.events: list[EventDraft] = []
+        self.delivered: set[str] = set()
         self._keys: dict[str, str] = {}
         self._idem: dict[str, str] = {}
         self._changed = asyncio.Condition()
@@ -36,7 +37,10 @@ class MemoryRequests:
         self._fence(own)
         key = json.dumps([new.rollout, new.line, new.ask_index, new.question], sort_keys=True)
         if key in self._keys:
-            return self.rows[self._keys[key]]
+            known = self.rows[self._keys[key]]
+            if known.state is not RequestState.WITHDRAWN:
+                return known
+            return await self._write(replace(known, state=RequestState.OPEN))
         seconds = new.deadline_seconds
         now = time.time()
         record = RequestRecord(
@@ -115,7 +119,9 @@ class MemoryRequests:
                 await self._until(settled)
         except TimeoutError:
             record = self.rows[request]
-            await self._write(replace(record, state=RequestState.EXPIRED, answer=record.default))
+            await self._write(
+                replace(record, state=RequestState.EXPIRED, answer=record.default, actor="deadline")
+            )
         return self.rows[request]
 
     async def opened(self, count: int) -> None:
@@ -125,13 +131,15 @@ class MemoryRequests:
     async def deliver(self, own: Ownership, request: str, *drafts: EventDraft) -> tuple[Event, ...]:
         self._fence(own)
         record = await self.get(request)
-        if record.state is RequestState.DELIVERED:
+        if request in self.delivered:
             return ()
         if record.state not in (RequestState.ANSWERED, RequestState.EXPIRED):
             raise Conflict("this request has no answer to deliver")
         first = len(self.events) + 1
         self.events += drafts
-        await self._write(replace(record, state=RequestState.DELIVERED))
+        self.delivered.add(request)
+        if record.state is RequestState.ANSWERED:  # an expired one goes on showing why
+            await self._write(replace(record, state=RequestState.DELIVERED))
         return tuple(
             Event(
                 own.rollout, first + i, own.term, own.attempt, d.line, first + i,

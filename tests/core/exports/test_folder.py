@@ -306,3 +306,14 @@ def test_no_two_verifier_files_collide_or_nest(logs: dict[str, str]) -> None:
     ]
     for name in names:
         assert not any(other.startswith(f"{name}/") for other in names)
+
+
+def test_a_path_of_3000_steps_is_written_whole() -> None:
+    log = started()
+    log.add(ev.Prompted("Settle it.", "task"))
+    for number in range(3000):
+        log.add(ev.StepStarted("updates"))
+        log.add(ev.Said(f"step {number}"))
+    records = lines_of(files_of(log.tree())["trajectory/acp_trajectory.jsonl"])
+    assert len(records) == 3001
+    assert records[-1]["text"] == "step 2999"

@@ -76,6 +76,7 @@ async def test_a_deadline_takes_the_questions_default() -> None:
     requests = MemoryRequests()
     answer = await HumanUser(requests, OWN).answer(CHOICE, place(deadline=0.0))
     assert (answer.action, answer.via) == ("decline", "default")
+    assert answer.actor == "deadline"
     assert answer.request in requests.rows
 
 
@@ -152,7 +153,8 @@ async def test_accepting_a_turn_settles_its_request(typed: str) -> None:
 async def test_a_turn_nobody_looks_at_is_accepted_at_its_deadline() -> None:
     requests = MemoryRequests()
     assert await HumanUser(requests, OWN, turn_seconds=0.01).after_turn(turn_end()) is None
-    assert [row.state for row in requests.rows.values()] == [RequestState.DELIVERED]
+    assert [row.state for row in requests.rows.values()] == [RequestState.EXPIRED]
+    assert requests.delivered == set(requests.rows)
 
 
 async def test_no_time_for_nudges_opens_no_request() -> None:
