@@ -115,6 +115,17 @@ class Environment(Protocol):
         """Make state on the captured layer safe to capture now (WAL checkpoint, digest)."""
         ...
 
+    async def prove(self, sandbox: Sandbox, snap: StateSnapshot) -> None:
+        """Raise StateError unless the state in ``sandbox`` is the one that was captured.
+
+        No service may run on it yet.
+        """
+        ...
+
+    async def watch(self) -> None:
+        """Raise ServiceDied once a service ends by itself; return after teardown."""
+        ...
+
     async def snapshot(self) -> StateSnapshot:
         """Capture the state by itself, outside the sandbox's layer."""
         ...

@@ -1,6 +1,6 @@
-"""One line of a rollout: connect, execute, quiesce, verify.
+"""One line of a rollout: world, connect, execute, quiesce, verify.
 
-A line owns one world and one agent session. Everything it does is an event of
+A line has one world and one agent session. Everything it does is an event of
 its line; it never touches another line. The agent's clock stands still while a
 user thinks, and the end of a turn is an event, never a poll.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 
 from core.contracts.agent import (
@@ -54,7 +54,7 @@ from core.kernel.spec import (
 )
 from core.kernel.steps import Stepper
 from core.kernel.tree import Node
-from core.kernel.world import Deadlines, World, scratch_world
+from core.kernel.world import Deadlines, World, WorldPlan, scratch_world
 
 PAUSE_SECONDS = 0.1
 """Text is held this long for more of it to come before it becomes an event."""
@@ -63,10 +63,18 @@ PAUSE_SECONDS = 0.1
 class LineRun:
     """Drives one line to its end."""
 
-    def __init__(self, context: LineContext, spec: LineSpec, world: World) -> None:
+    def __init__(
+        self,
+        context: LineContext,
+        spec: LineSpec,
+        plan: WorldPlan,
+        bring_up: Callable[[Phases], Awaitable[World]],
+    ) -> None:
         self._context = context
         self._spec = spec
-        self._world = world
+        self._plan = plan
+        self._bring_up = bring_up
+        self._own_world: World | None = None
         self._phases = Phases(context.recorder, line=spec.number)
         self._stepper = Stepper(context.agent.capabilities().step_rule)
         self._clock = AgentClock(context.agent_seconds)
@@ -99,6 +107,11 @@ class LineRun:
         """How it ended; set as soon as there is a verdict, which nothing takes back."""
         return self._result
 
+    @property
+    def world(self) -> World | None:
+        """Its world, for whoever tears it down."""
+        return self._own_world
+
     def stop(self, stop: Stop) -> None:
         """Ask the line to end its turn, or to end altogether. Returns at once."""
         if not self._run_stopped:
@@ -114,6 +127,7 @@ class LineRun:
         cancellation, Fenced and programming errors leave this method."""
         try:
             await finish(self._commit(started(self._spec)))
+            self._own_world = await self._bring_up(self._phases)
             timeout = await self._live()
             self._result = await self._verify(timeout)
         except LineCancelled:
@@ -343,9 +357,8 @@ class LineRun:
             return (await self._context.recorder.commit(draft))[-1]
 
     async def _watch_world(self) -> None:
-        watch = getattr(self._world.environment, "watch", None)
-        if watch is not None:
-            await watch()
+        if self._world.environment is not None:
+            await self._world.environment.watch()
 
     async def _on_ask(self, ask: AskUser) -> Answer:
         """The agent's question: an event at once, then the user model's answer.
@@ -488,7 +501,7 @@ class LineRun:
     async def _discard(self, image: SandboxImage) -> None:
         """Forget the frozen state. One that stays takes nothing from the verdict: it
         is noted, and is the reaper's."""
-        provider = self._world.plan.provider
+        provider = self._plan.provider
         try:
             async with deadline(self._limits.teardown, SandboxError, "discarding the snapshot"):
                 await provider.discard(image)
@@ -512,7 +525,7 @@ class LineRun:
         return await capture_retired(self._world, node=leaf.id, epoch=self._epoch, watch=watch)
 
     def _forker(self, image: SandboxImage) -> Forker:
-        plan = self._world.plan
+        plan = self._plan
 
         @asynccontextmanager
         async def fork(node: RolloutNode) -> AsyncIterator[Sandbox]:
@@ -532,7 +545,13 @@ class LineRun:
 
     @property
     def _limits(self) -> Deadlines:
-        return self._world.plan.deadlines
+        return self._plan.deadlines
+
+    @property
+    def _world(self) -> World:
+        if self._own_world is None:
+            raise SandboxLost("this line has no world yet", remedy="Run the rollout again")
+        return self._own_world
 
     @property
     def _live_session(self) -> Session:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from core.contracts.errors import BenchFlowError, Fenced, StoreError
 from core.contracts.values import JsonObject, Outcome, Phase
 from core.kernel import events as ev
+from core.kernel.children import Children, Slot, no_limit
 from core.kernel.clock import Stopwatch
 from core.kernel.finish import finish, outlast
 from core.kernel.line import LineRun
@@ -55,6 +56,7 @@ class RolloutRun:
         context: LineContext,
         *,
         takeover: Takeover | None = None,
+        slot: Slot | None = None,
     ) -> None:
         self._facts = facts
         self._plan = plan
@@ -66,6 +68,9 @@ class RolloutRun:
         self._world: World | None = None
         self._stop: Stop | None = None
         self._living: asyncio.Task[LineResult] | None = None
+        self.children = Children(
+            context, plan, first_number=self._number + 1, slot=slot or no_limit
+        )
 
     @property
     def line(self) -> LineRun | None:
@@ -81,6 +86,8 @@ class RolloutRun:
             self._stop = stop
         if self._line is not None:
             self._line.stop(stop)
+        if stop.scope == "run":
+            self.children.stop(stop)
         idle = self._line is None or not self._line.in_turn
         if stop.scope == "run" and idle and self._living is not None:
             self._living.cancel()
@@ -164,8 +171,18 @@ class RolloutRun:
             await world.ready()
         continuation: JsonObject = {"kind": "attempt"} if self._takeover else {"kind": "start"}
         spec = LineSpec(self._number, continuation=continuation, seed=self._facts.seed)
-        self._line = LineRun(self._context, spec, world)
-        return await self._line.run()
+
+        async def here(phases: Phases) -> World:
+            return world
+
+        self._line = LineRun(self._context, spec, self._plan, here)
+        try:
+            result = await self._line.run()
+            await self.children.wait()
+        except BaseException:
+            await finish(self.children.end())
+            raise
+        return result
 
     async def _close(self, result: LineResult, watch: Stopwatch) -> None:
         """Teardown after the result is in the log, then the last event."""

@@ -42,9 +42,9 @@ class LineContext:
         default=lambda ask: {"question": ask.question}
     )
     max_turns: int = 50
-    at_questions: bool = True
+    at_questions: bool = False
     """Capture a checkpoint while a question waits."""
-    at_turns: bool = True
+    at_turns: bool = False
     """Capture one at the end of a turn, where the agent's session can be captured too."""
     on_fork_point: Callable[[ForkPoint], None] = field(default=lambda point: None)
     """Told of every captured question once it is answered; a policy may branch there."""

@@ -8,12 +8,13 @@ started completely is torn down before the error leaves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from core.contracts.environment import EnvContext, EnvHandle, Environment
-from core.contracts.errors import BenchFlowError, EnvironmentFailed, SandboxError
+from core.contracts.errors import BenchFlowError, EnvironmentFailed, SandboxError, StateError
 from core.contracts.sandbox import Sandbox, SandboxImage, SandboxProvider, SandboxSpec
 from core.kernel.finish import deadline, finish
 
@@ -100,27 +101,31 @@ def _environment(plan: WorldPlan) -> Environment | None:
     return plan.environment() if plan.environment else None
 
 
-async def fork_worlds(
-    plan: WorldPlan, image: SandboxImage, n: int, *, seeds: list[int]
-) -> list[World]:
-    """``n`` worlds on a frozen state, services restarted and healthy, in parallel.
+async def fork_world(
+    plan: WorldPlan,
+    image: SandboxImage,
+    *,
+    seed: int,
+    check: Callable[[Environment, Sandbox], Awaitable[None]] | None = None,
+) -> World:
+    """A world on a frozen state, its services restarted and healthy.
 
-    All or nothing: when one fails, the others are torn down and its error raised.
+    ``check`` sees the files before any service may touch them. A world that
+    cannot be completed is torn down first.
     """
-    environments = [_environment(plan) for _ in range(n)]
-    sandboxes = await plan.provider.fork(image, n)
-    pairs = zip(sandboxes, environments, strict=True)
-    worlds = [World(plan, sandbox, environment) for sandbox, environment in pairs]
+    environment = _environment(plan)
+    (sandbox,) = await plan.provider.fork(image, 1)
+    world = World(plan, sandbox, environment)
     try:
-        async with asyncio.TaskGroup() as group:
-            for world, seed in zip(worlds, seeds, strict=True):
-                group.create_task(_bring_up(world, seed))
-    except BaseException as error:
-        await asyncio.gather(*(world.teardown() for world in worlds), return_exceptions=True)
-        if isinstance(error, BaseExceptionGroup):
-            raise first_error(error) from error
+        if environment is not None and check is not None:
+            async with deadline(plan.deadlines.environment, StateError, "proving a fork"):
+                await check(environment, sandbox)
+        await _bring_up(world, seed)
+    except BaseException:
+        with contextlib.suppress(BenchFlowError):
+            await world.teardown()
         raise
-    return worlds
+    return world
 
 
 async def _bring_up(world: World, seed: int) -> None:
@@ -139,7 +144,7 @@ async def scratch_world(
 
     What was done in it counts even where it cannot be removed: ``problem`` is told.
     """
-    (world,) = await fork_worlds(plan, image, 1, seeds=[0])
+    world = await fork_world(plan, image, seed=0)
     try:
         yield world
     finally:

@@ -89,6 +89,8 @@ def line_context(tools: Toolbox, prepared: Prepared, recorder: Recorder) -> Line
         agent_seconds=config.timeout or task.agent.timeout_sec,
         ask_seconds=config.ask_timeout if config.user == "human" else None,
         ask_form=_form,
+        at_questions=True,
+        at_turns=True,
     )
 
 

@@ -221,6 +221,9 @@ class FakeEnvironment:
     async def query(self) -> EnvState:
         return EnvState({}, (), {}, digest="")
 
+    async def prove(self, sandbox: Sandbox, snap: StateSnapshot) -> None:
+        return None
+
     async def flush(self, epoch: int) -> StateSnapshot:
         await self._points.reach("flush")
         return StateSnapshot(f"state-{epoch}", "fake", True, "digest", epoch)
