@@ -254,9 +254,11 @@ class LineRun:
         self, session: Session, body: Coroutine[None, None, StopReason]
     ) -> StopReason:
         """One prompt up to its stop reason, a person's stop, or the time limit."""
-        if self._stopping.is_set():
+        try:
+            self._clear_turn_stop()
+        except LineCancelled:
             body.close()
-        self._clear_turn_stop()
+            raise
         turn = asyncio.create_task(body)
         stopping = asyncio.create_task(self._stopping.wait())
         try:
