@@ -109,7 +109,7 @@ class Holder:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC)
         linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
         socket.sethostname(message["hostname"])
-        self._networks = {"service": self._network(), "agent": self._network()}
+        self._networks: dict[str, int] = {}
         # Relative paths, so that no program reads a host path in its mount table.
         os.chdir(message["layers"])
         lower = ":".join(f"{layer}/fs" for layer in reversed(message["lowers"]))
@@ -119,10 +119,14 @@ class Holder:
         linux.mount("overlay", f"{self._folder}/merged", "overlay", linux.MS_NOSUID, options)
         os.chdir(self._folder)
 
-    def _network(self) -> int:
-        linux.unshare(linux.CLONE_NEWNET)
-        linux.loopback_up()
-        return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    def _network(self, user: str) -> int:
+        """The network of a compartment, made when it is first needed."""
+        name = NETWORKS[user]
+        if name not in self._networks:
+            linux.unshare(linux.CLONE_NEWNET)
+            linux.loopback_up()
+            self._networks[name] = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        return self._networks[name]
 
     def run(self) -> None:
         """Serve until the engine is gone or asks to stop."""
@@ -172,7 +176,7 @@ class Holder:
             message,
             fds,
             view=view,
-            network=self._networks[NETWORKS[user]],
+            network=self._network(user),
             cgroups=self._cgroups,
             own_pid=self._own_pid,
         )
@@ -237,7 +241,7 @@ class Holder:
 
     def _socket(self, message: Message) -> None:
         """Make a socket in a compartment's network and hand it over, listening or not."""
-        linux.setns(self._networks[NETWORKS[message["user"]]], linux.CLONE_NEWNET)
+        linux.setns(self._network(message["user"]), linux.CLONE_NEWNET)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
             if message["op"] == "listen":
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

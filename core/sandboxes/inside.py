@@ -10,9 +10,8 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from core.contracts.errors import SandboxError, SandboxLost, UsageError
 from core.contracts.sandbox import (
@@ -28,36 +27,12 @@ from core.sandboxes.link import Holder
 from core.sandboxes.plan import environment, working_folder
 from core.sandboxes.process import LocalProcess, Pipes, run
 from core.sandboxes.relay import LocalRelay, Streams
+from core.sandboxes.waiting import in_thread
 from core.sandboxes.wire import Message
 
-T = TypeVar("T")
 _TRANSFER_SECONDS = 600.0
 _FROZEN_SECONDS = 10.0
 _LONG_RUN = "the sandbox was retired by a snapshot and runs nothing any more"
-
-
-async def finish(work: Awaitable[T]) -> T:
-    """Run clean-up to its end even when the caller is cancelled, then pass that on."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
-
-
-async def in_thread(
-    work: Callable[[int], None], fd: int, give_up: Callable[[], Awaitable[None]]
-) -> None:
-    """Run blocking pipe work in a thread; on cancellation ``give_up`` must break the pipe."""
-    thread = asyncio.ensure_future(asyncio.to_thread(work, fd))
-    try:
-        await asyncio.shield(thread)
-    except asyncio.CancelledError:
-        await give_up()
-        await asyncio.wait([thread])
-        thread.exception()
-        raise
 
 
 class Inside:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from core.contracts.errors import SandboxError, SandboxLost
 from core.sandboxes import wire
+from core.sandboxes.waiting import finish
 from core.sandboxes.wire import Message
 
 # Whatever the first folder on the path is called, the nursery finds it as an open descriptor:
@@ -244,7 +245,7 @@ class Nursery:
     async def __aenter__(self) -> Nursery:
         async with self._lock:
             if self._channel is None or self._channel.lost is not None:
-                await self._start()
+                await finish(self._start())
             self._users += 1
         return self
 
@@ -252,7 +253,7 @@ class Nursery:
         async with self._lock:
             self._users -= 1
             if self._users == 0:
-                await self._stop()
+                await finish(self._stop())
 
     async def _start(self) -> None:
         await self._stop()

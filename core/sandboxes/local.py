@@ -16,11 +16,11 @@ from core.contracts.errors import SandboxError, SandboxUnavailable, SnapshotErro
 from core.contracts.sandbox import Limits, Sandbox, SandboxCapabilities, SandboxImage, SandboxSpec
 from core.sandboxes import cgroups, plan, reaper
 from core.sandboxes.cgroups import Group
-from core.sandboxes.inside import finish
 from core.sandboxes.layers import LayerStore, new_id
 from core.sandboxes.link import Holder, Nursery
 from core.sandboxes.rung import OverlayAsRoot, Rung
 from core.sandboxes.sandbox import PROVIDER, LocalSandbox, Parts
+from core.sandboxes.waiting import finish
 from core.sandboxes.wire import Message
 
 
@@ -39,6 +39,14 @@ class LocalProvider:
         self._live: set[str] = set()
         self._roots: dict[str, Path] | None = None
         self._capabilities: SandboxCapabilities | None = None
+
+    async def __aenter__(self) -> LocalProvider:
+        """Stay warm between sandboxes (one small process) until the block ends."""
+        await self._nursery.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._nursery.__aexit__()
 
     def labels_of(self, spec: SandboxSpec) -> dict[str, str]:
         return {**self._labels, **spec.labels}
@@ -162,6 +170,19 @@ class LocalProvider:
             )
 
     async def _boot(self, spec: SandboxSpec, layout: plan.Plan, layers: tuple[str, ...]) -> Sandbox:
+        """A new sandbox, or nothing of it: cancelling in between undoes it first."""
+        booting = asyncio.ensure_future(self._boot_whole(spec, layout, layers))
+        try:
+            return await asyncio.shield(booting)
+        except asyncio.CancelledError:
+            await asyncio.wait([booting])
+            if booting.exception() is None:
+                await finish(booting.result().teardown())
+            raise
+
+    async def _boot_whole(
+        self, spec: SandboxSpec, layout: plan.Plan, layers: tuple[str, ...]
+    ) -> LocalSandbox:
         id = new_id("s")
         folder = self.store.sandboxes / id
         group = Group(self.store.tag, id, self._hierarchies())

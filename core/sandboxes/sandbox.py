@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from core.contracts.errors import SandboxError, SandboxLost, SnapshotError
 from core.contracts.sandbox import Captured, Sandbox, SandboxImage, SandboxSpec
 from core.sandboxes.cgroups import Group
-from core.sandboxes.inside import Inside, finish
+from core.sandboxes.inside import Inside
 from core.sandboxes.layers import MAX_LAYERS, disk_bytes, new_id
 from core.sandboxes.link import Holder, end
+from core.sandboxes.waiting import finish
 
 if TYPE_CHECKING:
     from core.sandboxes.local import LocalProvider
@@ -65,7 +66,14 @@ class LocalSandbox(Inside):
     async def snapshot(self, *, retire: bool = False) -> SandboxImage:
         async with self._changing:
             self._alive()
-            return await finish(self._snapshot(retire))
+            work = asyncio.ensure_future(self._snapshot(retire))
+            try:
+                return await finish(work)
+            except asyncio.CancelledError:
+                # Nobody will ever hold this image.
+                if work.done() and not work.cancelled() and work.exception() is None:
+                    await self._provider.discard(work.result())
+                raise
 
     async def _snapshot(self, retire: bool) -> SandboxImage:
         began = time.monotonic()
