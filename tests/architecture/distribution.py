@@ -9,11 +9,14 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.architecture.repository import copy_tracked, run
+from tests.architecture.repository import copy_tracked, run, tracked_files
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
+    """``tracked`` is what git knew when the copy was made that all three were built from."""
+
+    tracked: tuple[str, ...]
     wheel: Path
     sdist: Path
     wheel_through_sdist: Path
@@ -57,12 +60,13 @@ def hatch(folder: Path, target: str) -> Path:
 
 def build(folder: Path) -> Built:
     """Build both from a copy of the checkout, and a second wheel from the sdist."""
-    checkout = copy_tracked(folder / "checkout")
+    tracked = tuple(tracked_files())
+    checkout = copy_tracked(folder / "checkout", tracked)
     wheel, sdist = hatch(checkout, "wheel"), hatch(checkout, "sdist")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")
     (unpacked,) = (folder / "unpacked").iterdir()
-    return Built(wheel, sdist, hatch(unpacked, "wheel"))
+    return Built(tracked, wheel, sdist, hatch(unpacked, "wheel"))
 
 
 def install(wheel: Path, folder: Path) -> Installed:

@@ -55,9 +55,9 @@ def tracked_files(root: Path = ROOT) -> list[str]:
     return [name for name in listed.split("\0") if name and (root / name).is_file()]
 
 
-def copy_tracked(target: Path) -> Path:
+def copy_tracked(target: Path, names: Sequence[str] | None = None) -> Path:
     """The checkout as its next clone would be, without what git does not know."""
-    for name in tracked_files():
+    for name in tracked_files() if names is None else names:
         goal = target / name
         goal.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, goal)

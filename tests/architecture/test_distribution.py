@@ -26,7 +26,6 @@ from tests.architecture.repository import (
     CODE_FOLDERS,
     pyproject,
     run,
-    tracked_files,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("distribution")]
@@ -55,14 +54,16 @@ def wheel_names(path: Path) -> list[str]:
         return archive.namelist()
 
 
-def shipped(folders: tuple[str, ...]) -> set[str]:
-    return {name for name in tracked_files() if name.split("/")[0] in folders}
+def shipped(built: Built, folders: tuple[str, ...]) -> set[str]:
+    return {name for name in built.tracked if name.split("/")[0] in folders}
 
 
 def test_the_wheel_holds_the_tracked_files_and_the_generated_three(built: Built) -> None:
     names = [name for name in wheel_names(built.wheel) if ".dist-info/" not in name]
     generated = {f"{PACKAGE}/{name}" for name in ("__init__.py", "__main__.py", "py.typed")}
-    nested = {f"{PACKAGE}/{name}" for name in shipped((*CODE_FOLDERS, "templates", "static"))}
+    nested = {
+        f"{PACKAGE}/{name}" for name in shipped(built, (*CODE_FOLDERS, "templates", "static"))
+    }
     assert sorted(names) == sorted(nested | generated)
 
 
@@ -75,7 +76,7 @@ def test_the_sdist_holds_the_tracked_files_of_its_folders(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         names = {m.name.split("/", 1)[1] for m in archive.getmembers() if m.isfile()}
     listed = set(pyproject()["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"])
-    expected = {name for name in tracked_files() if {name, name.split("/")[0]} & listed}
+    expected = {name for name in built.tracked if {name, name.split("/")[0]} & listed}
     assert names == expected | {"pyproject.toml", "PKG-INFO", ".gitignore"}
 
 
