@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Literal, TypeAlias
 
 from core.contracts.agent import (
@@ -60,6 +60,7 @@ class FakeSession:
         self._read = False
         self._cancelled = asyncio.Event()
         self._asks: set[asyncio.Task[Answer]] = set()
+        self._background: list[asyncio.Task[Answer]] = []
         self._ask_handler: AskUserHandler | None = None
         self._permission_handler: PermissionHandler | None = None
         self.prompts: list[str] = []
@@ -131,6 +132,7 @@ class FakeSession:
             self._changed.notify_all()
         for ask in self._asks:
             ask.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         self._alive.discard(id(self))
         return AgentExit(0)
 
@@ -170,6 +172,10 @@ class FakeSession:
             self._asks.discard(task)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def later(self, ask: Coroutine[object, object, Answer]) -> None:
+        """Ask without waiting for the answer."""
+        self._background.append(asyncio.create_task(ask))
 
     async def permit(self, title: str) -> PermissionDecision:
         assert self._permission_handler is not None
@@ -212,13 +218,17 @@ class FakeAgent:
 
 
 class FakeUser:
-    """Answers by choosing the first option; nudges as told, then accepts."""
+    """Answers by choosing the first option; nudges as told, then accepts.
+
+    With ``request`` its answers settle a stored request of that id.
+    """
 
     name = "fake"
 
-    def __init__(self, points: Points, nudges: Sequence[Nudge] = ()) -> None:
+    def __init__(self, points: Points, nudges: Sequence[Nudge] = (), request: str = "") -> None:
         self._points = points
         self._nudges = list(nudges)
+        self._request = request
         self.turns: list[TurnEnd] = []
         self.asked: list[AskContext] = []
 
@@ -226,7 +236,9 @@ class FakeUser:
         self.asked.append(context)
         await self._points.reach("user.answer")
         content = {item.name: item.options[0].value for item in ask.fields if item.options}
-        return Answer("accept", dict(content), actor="fake", via="user-model")
+        return Answer(
+            "accept", dict(content), actor="fake", via="user-model", request=self._request
+        )
 
     async def after_turn(self, turn: TurnEnd) -> Nudge | None:
         self.turns.append(turn)

@@ -14,7 +14,7 @@ from core.contracts.sandbox import SandboxSpec
 from core.contracts.store import Event, EventDraft, Ownership
 from core.contracts.user import Nudge
 from core.kernel import events as ev
-from core.kernel.line import Forker, LineContext
+from core.kernel.spec import Forker, LineContext
 from core.kernel.replay import fold
 from core.kernel.rollout import RolloutFacts, RolloutRun, Takeover
 from core.kernel.tree import Tree
@@ -163,6 +163,7 @@ def make_case(
     deadlines: Deadlines = SHORT,
     agent_seconds: float | None = None,
     nudges: Sequence[Nudge] = (),
+    request: str = "",
     deaf: bool = False,
     environment: bool = True,
     environment_error: BenchFlowError | None = None,
@@ -178,7 +179,7 @@ def make_case(
     recorder = MemoryRecorder(own, events)
     provider = FakeProvider(points)
     agent = FakeAgent(points, turns or (helpful,), deaf=deaf)
-    user = FakeUser(points, nudges)
+    user = FakeUser(points, nudges, request)
     services: set[int] = set()
     delivered: list[str] = []
 

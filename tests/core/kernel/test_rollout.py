@@ -21,7 +21,7 @@ from core.contracts.errors import (
     StoreFull,
 )
 from core.contracts.values import Outcome
-from core.kernel.line import LineResult, Stop
+from core.kernel.spec import LineResult, Stop
 from core.kernel.rollout import Takeover
 from tests.fakes.kernel_agent import Turn, asking, crashing, endless, helpful
 from tests.fakes.kernel_points import Points
