@@ -21,8 +21,8 @@ from core.contracts.errors import (
     StoreFull,
 )
 from core.contracts.values import Outcome
-from core.kernel.spec import LineResult, Stop
 from core.kernel.rollout import Takeover
+from core.kernel.spec import LineResult, Stop
 from tests.fakes.kernel_agent import Turn, asking, crashing, endless, helpful
 from tests.fakes.kernel_points import Points
 from tests.fakes.kernel_rollout import SHORT, Case, make_case
