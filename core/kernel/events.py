@@ -286,6 +286,16 @@ class OwnerChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Reopened:
+    """A rollout that had ended grows again: a branch, a score. Its result stays."""
+
+    KIND: ClassVar[str] = "reopened"
+    engine: str
+    actor: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutEnded:
     KIND: ClassVar[str] = "rollout_ended"
     outcome: str
@@ -319,6 +329,7 @@ Body: TypeAlias = (
     | LineEnded
     | MainLineSet
     | OwnerChanged
+    | Reopened
     | RolloutEnded
 )
 

@@ -38,7 +38,7 @@ from core.contracts.store import Event
 from core.contracts.user import AskContext, Nudge, TurnEnd
 from core.contracts.values import Fidelity, JsonObject, JsonValue, Outcome, Phase, StopReason
 from core.kernel import events as ev
-from core.kernel.checkpoint import Checkpoint, capture, capture_retired, to_json
+from core.kernel.checkpoint import Checkpoint, capture, capture_retired
 from core.kernel.clock import AgentClock, Stopwatch
 from core.kernel.finish import deadline, finish, outlast
 from core.kernel.phases import LineCancelled, Phases
@@ -49,6 +49,7 @@ from core.kernel.spec import (
     LineResult,
     LineSpec,
     Stop,
+    checkpointed,
     scored,
     started,
 )
@@ -237,8 +238,7 @@ class LineRun:
         self._stopped = stop = await self._one_turn(session, turn)
         await self._settle(session)
         await self._commit(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
-        if self._run_stopped:
-            raise LineCancelled
+        self._clear_turn_stop()
         if stop is StopReason.TIMEOUT:
             raise AgentTimeout(
                 f"the agent used up its {self._context.agent_seconds:g} s",
@@ -399,9 +399,9 @@ class LineRun:
             await outlast(capture)
             raise
         await self._answered(node, answer, watch.seconds)
-        if checkpoint is not None:
+        if checkpoint is not None and context.on_fork_point is not None:
             point = ForkPoint(checkpoint, self._spec.number, self._spec.depth, answer)
-            context.on_fork_point(point)
+            await context.on_fork_point(point)
         return answer
 
     async def _answered(self, node: str, answer: Answer, seconds: float) -> None:
@@ -438,7 +438,7 @@ class LineRun:
             note: JsonObject = {"node": node, "error": str(error)}
             await self._put(ev.SessionChanged("checkpoint_problem", note))
             return None
-        await finish(self._commit(_checkpointed(checkpoint)))
+        await finish(self._commit(checkpointed(checkpoint)))
         return checkpoint
 
     async def _on_permission(self, asked: PermissionAsked) -> PermissionDecision:
@@ -493,7 +493,7 @@ class LineRun:
         """
         if self._turn_end is not None or not self._context.at_turns:
             return False
-        await finish(self._commit(_checkpointed(checkpoint)))
+        await finish(self._commit(checkpointed(checkpoint)))
         return True
 
     async def _leaf(self) -> Node:
@@ -568,9 +568,3 @@ class LineRun:
     async def _commit(self, *bodies: ev.Body) -> tuple[Event, ...]:
         drafts = [ev.encode(body, line=self._spec.number) for body in bodies]
         return await self._context.recorder.commit(*drafts)
-
-
-def _checkpointed(checkpoint: Checkpoint) -> ev.Checkpointed:
-    return ev.Checkpointed(
-        checkpoint.node, checkpoint.id, checkpoint.consistency, to_json(checkpoint)
-    )

@@ -71,6 +71,8 @@ def apply(tree: Tree, event: Event) -> None:
     elif isinstance(body, ev.MainLineSet):
         if body.main in tree.lines:
             tree.main = body.main
+    elif isinstance(body, ev.Reopened):
+        tree.ended_at = tree.outcome = None
     elif isinstance(body, ev.OwnerChanged):
         tree.ended_at = tree.outcome = tree.error = tree.error_category = None
         tree.phases = []

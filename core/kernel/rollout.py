@@ -15,12 +15,20 @@ from dataclasses import dataclass
 from core.contracts.errors import BenchFlowError, Fenced, StoreError
 from core.contracts.values import JsonObject, Outcome, Phase
 from core.kernel import events as ev
+from core.kernel.checkpoint import capture
 from core.kernel.children import Children, Slot, no_limit
 from core.kernel.clock import Stopwatch
 from core.kernel.finish import finish, outlast
 from core.kernel.line import LineRun
 from core.kernel.phases import LineCancelled, Phases
-from core.kernel.spec import LineContext, LineResult, LineSpec, Stop
+from core.kernel.spec import (
+    ForkPoint,
+    LineContext,
+    LineResult,
+    LineSpec,
+    Stop,
+    checkpointed,
+)
 from core.kernel.world import World, WorldPlan, start_world
 
 
@@ -169,6 +177,8 @@ class RolloutRun:
             await world.provision(fresh=True, seed=self._facts.seed)
         async with self._phases.phase(Phase.READINESS, limit=limits.readiness):
             await world.ready()
+        if self._context.at_root:
+            await self._capture_root(world)
         continuation: JsonObject = {"kind": "attempt"} if self._takeover else {"kind": "start"}
         spec = LineSpec(self._number, continuation=continuation, seed=self._facts.seed)
 
@@ -183,6 +193,15 @@ class RolloutRun:
             await finish(self.children.end())
             raise
         return result
+
+    async def _capture_root(self, world: World) -> None:
+        """A group of lines shares everything up to here. Without a capture there is no group."""
+        tree = await self._context.tree()
+        checkpoint = await capture(world, None, node=tree.root_id, epoch=0)
+        record = ev.encode(checkpointed(checkpoint), line=self._number)
+        await finish(self._context.recorder.commit(record))
+        if self._context.on_fork_point is not None:
+            await self._context.on_fork_point(ForkPoint(checkpoint, self._number, 0))
 
     async def _close(self, result: LineResult, watch: Stopwatch) -> None:
         """Teardown after the result is in the log, then the last event."""

@@ -14,7 +14,7 @@ from core.contracts.store import Event, EventDraft, Recorder
 from core.contracts.user import Nudge, UserModel
 from core.contracts.values import JsonObject, Outcome
 from core.kernel import events as ev
-from core.kernel.checkpoint import Checkpoint
+from core.kernel.checkpoint import Checkpoint, to_json
 from core.kernel.tree import Tree
 
 Forker: TypeAlias = Callable[[RolloutNode], AbstractAsyncContextManager[Sandbox]]
@@ -46,18 +46,20 @@ class LineContext:
     """Capture a checkpoint while a question waits."""
     at_turns: bool = False
     """Capture one at the end of a turn, where the agent's session can be captured too."""
-    on_fork_point: Callable[[ForkPoint], None] = field(default=lambda point: None)
-    """Told of every captured question once it is answered; a policy may branch there."""
+    at_root: bool = False
+    """Capture the healthy world before the agent is connected."""
+    on_fork_point: Callable[[ForkPoint], Awaitable[None]] | None = None
+    """Told of every captured root and answered question; a policy may branch there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """A question that was captured, and the answer its own line got."""
+    """A captured state that a policy may branch, and the answer its own line got there."""
 
     checkpoint: Checkpoint
     line: int
     depth: int
-    answer: Answer
+    answer: Answer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +144,11 @@ def scored(node: str, verdict: VerifyResult, seconds: float) -> ev.Scored:
         raw=verdict.raw,
         seconds=round(seconds, 4),
         logs=dict(verdict.logs),
+    )
+
+
+def checkpointed(checkpoint: Checkpoint) -> ev.Checkpointed:
+    """The record that makes a checkpoint exist."""
+    return ev.Checkpointed(
+        checkpoint.node, checkpoint.id, checkpoint.consistency, to_json(checkpoint)
     )
