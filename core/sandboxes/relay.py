@@ -154,14 +154,17 @@ class LocalRelay:
         writer: asyncio.StreamWriter,
     ) -> None:
         ours, theirs = socket.socketpair()
-        far = await asyncio.open_connection(sock=ours, limit=CHUNK)
-        near = await asyncio.open_connection(sock=theirs, limit=CHUNK)
-        try:
+        # Both ends are closed whichever of the steps below is cancelled.
+        with contextlib.ExitStack() as ends:
+            ends.callback(ours.close)
+            ends.callback(theirs.close)
+            far = await asyncio.open_connection(sock=ours, limit=CHUNK)
+            ends.callback(far[1].transport.abort)
+            near = await asyncio.open_connection(sock=theirs, limit=CHUNK)
+            ends.callback(near[1].transport.abort)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._splice(exchange, (reader, writer), far))
                 group.create_task(_handle(handler, near))
-        finally:
-            near[1].close()
 
     async def _splice(self, exchange: _Exchange, agent: Streams, far: Streams) -> None:
         try:

@@ -14,6 +14,7 @@ import pytest
 from core.contracts.errors import SandboxError, SandboxLost, SnapshotError
 from core.contracts.sandbox import Mount, SandboxImage, SandboxSpec
 from core.sandboxes.local import LocalProvider
+from core.sandboxes.waiting import finish
 from tests.core.sandboxes.helpers import descendants, files, groups, mounts, until, with_argument
 
 pytestmark = pytest.mark.sandbox
@@ -114,8 +115,7 @@ async def start_and_fork(provider: LocalProvider, image: SandboxImage) -> None:
     try:
         made += await provider.fork(image, 3)
     finally:
-        for one in made:
-            await one.teardown()
+        await finish(asyncio.gather(*(one.teardown() for one in made)))
 
 
 async def test_cancelling_a_start_or_a_fork_leaves_nothing(tmp_path: Path) -> None:
