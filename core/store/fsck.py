@@ -74,9 +74,12 @@ def _check_log(conn: Connection) -> list[str]:
 
 
 def _check_bundle(row: RowMapping) -> list[str]:
+    if row["owner"] is not None:
+        # Somebody works on it and may be replacing its folder this moment.
+        return []
     name, folder = f"rollout {row['id']}", Path(row["folder"])
     if row["sealed"] is None:
-        if RolloutState(row["state"]).final and row["owner"] is None:
+        if RolloutState(row["state"]).final:
             return [f"{name}: ended but not sealed; `bench reap` seals it"]
         return []
     try:
@@ -86,7 +89,7 @@ def _check_bundle(row: RowMapping) -> list[str]:
     problems = [f"{name}: {problem}" for problem in bundle_format.verify_folder(folder)]
     if digest != row["sealed"]:
         problems.append(f"{name}: {folder} is not the bundle that the store recorded")
-    if manifest.events != row["head_seq"] and row["owner"] is None:
+    if manifest.events != row["head_seq"]:
         problems.append(
             f"{name}: sealed with {manifest.events} of {row['head_seq']} events; seal it again"
         )

@@ -44,9 +44,13 @@ def prepare(engine: Engine, *, writer: bool) -> None:
 def set_durability(conn: Connection, durable: bool) -> None:
     """FULL syncs the log at commit, and with it all earlier commits; NORMAL survives the
     death of the process but may lose the last commits at a power loss."""
+    if conn.info.get("durable") is durable:
+        return
     raw = conn.connection.driver_connection
     assert isinstance(raw, sqlite3.Connection)
+    # Not through ``conn``: that would open a transaction, where the pragma is ignored.
     raw.execute("PRAGMA synchronous=FULL" if durable else "PRAGMA synchronous=NORMAL")
+    conn.info["durable"] = durable
 
 
 def check_integrity(conn: Connection) -> list[str]:
