@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from core.contracts.errors import SandboxError, SandboxLost
+from core.contracts.errors import SandboxError, SandboxLost, SandboxUnavailable
 from core.sandboxes import wire
 from core.sandboxes.waiting import finish
 from core.sandboxes.wire import Message
@@ -113,10 +113,11 @@ class Channel:
         async with asyncio.timeout(ANSWER_SECONDS * 3):
             message = await asyncio.shield(self._ready)
         if "error" in message:
-            raise SandboxError(
-                f"the sandbox could not be set up: {message['error']}",
+            raise SandboxUnavailable(
+                f"this machine does not let a sandbox be set up: {message['error']}",
                 where=self._name,
-                remedy="Run `bench doctor` to see what this machine allows",
+                remedy="Inside a container give it CAP_SYS_ADMIN, or use another sandbox; "
+                "the store must lie on a file system that overlay can write to",
             )
 
     async def request(

@@ -39,6 +39,7 @@ class LocalProvider:
         self._live: set[str] = set()
         self._roots: dict[str, Path] | None = None
         self._capabilities: SandboxCapabilities | None = None
+        self._obstacles: list[str] | None = None
 
     async def __aenter__(self) -> LocalProvider:
         """Stay warm between sandboxes (one small process) until the block ends."""
@@ -114,16 +115,18 @@ class LocalProvider:
         return self._roots
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        await self._require()
+        await self.require()
         return await self._start(spec)
 
-    async def _require(self) -> None:
-        found = await self.probe()
-        if not found.available:
+    async def require(self) -> None:
+        """Refuse what cannot work. The toy is left to ``probe``: a real start tries it all."""
+        if self._obstacles is None:
+            self._obstacles = await asyncio.to_thread(self.rung.obstacles, self.store.root)
+        if self._obstacles:
             raise SandboxUnavailable(
                 "the local sandbox cannot run on this machine",
                 where=str(self.store.root),
-                remedy="; ".join(found.reasons),
+                remedy="; ".join(self._obstacles),
             )
 
     async def _start(self, spec: SandboxSpec) -> Sandbox:
@@ -133,7 +136,7 @@ class LocalProvider:
         return await self._boot(spec, layout, (layer,))
 
     async def fork(self, image: SandboxImage, n: int = 1) -> list[Sandbox]:
-        await self._require()
+        await self.require()
         return await self._fork(image, n)
 
     async def _fork(self, image: SandboxImage, n: int) -> list[Sandbox]:
