@@ -90,8 +90,9 @@ class Children:
         return self._lines.get(number)
 
     @property
-    def running(self) -> int:
-        return len(self._tasks)
+    def pending(self) -> int:
+        """Children whose line may not be in the log yet."""
+        return sum(line.world is None for line in self._lines.values())
 
     def stop(self, stop: Stop) -> None:
         """End every child: by asking its agent in a turn, else by cancelling it."""

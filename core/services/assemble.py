@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.agents.permissions import decide
 from core.contracts.agent import (
@@ -14,6 +14,7 @@ from core.contracts.agent import (
     PermissionDecision,
     PermissionHandler,
 )
+from core.contracts.errors import ConfigError
 from core.contracts.reward import Reward
 from core.contracts.sandbox import Limits, Mount, SandboxProvider, SandboxSpec
 from core.contracts.store import Event, EventDraft, NewRequest, Ownership, Recorder
@@ -21,13 +22,15 @@ from core.contracts.values import JsonObject, JsonValue
 from core.environments.manifest import selection
 from core.kernel.replay import fold
 from core.kernel.rollout import RolloutFacts
-from core.kernel.spec import Forker, LineContext
+from core.kernel.spec import Forker, ForkPoint, LineContext
 from core.kernel.tree import Tree
 from core.kernel.world import WorldPlan
 from core.rewards.script import verifier_mounts
 from core.services.config import RolloutConfig
 from core.services.toolbox import Toolbox
 from core.tasks.models import Task
+from core.tasks.needs import shortfalls
+from core.tasks.variables import fill_in
 from core.users.form import ask_to_json
 
 
@@ -45,7 +48,11 @@ class Prepared:
 def prepare(
     tools: Toolbox, task: Task, config: RolloutConfig, agent: Agent, provider: SandboxProvider
 ) -> Prepared:
-    """Lower a task and a config to facts, a world plan and an agent."""
+    """Lower a task and a config to facts, a world plan and an agent.
+
+    Raises ConfigError where the task asks for what no run here would give it.
+    """
+    _refuse_unmet(task)
     manifest = task.manifest
     make = None if manifest is None else (lambda: tools.make_environment(manifest))
     plan = WorldPlan(
@@ -67,7 +74,37 @@ def prepare(
     return Prepared(task, config, agent, facts, plan)
 
 
-def line_context(tools: Toolbox, prepared: Prepared, recorder: Recorder) -> LineContext:
+def filled(task: Task) -> Task:
+    """The task with the host's variables in the values that name them.
+
+    Raises ConfigError naming a variable that is not set and has no default.
+    """
+    host = os.environ
+    return replace(
+        task,
+        sandbox=replace(task.sandbox, env=fill_in(task.sandbox.env, host, where="sandbox.env")),
+        verifier=replace(task.verifier, env=fill_in(task.verifier.env, host, where="verifier.env")),
+        oracle_env=fill_in(task.oracle_env, host, where="oracle.env"),
+    )
+
+
+def _refuse_unmet(task: Task) -> None:
+    blocking = [item for item in shortfalls(task) if item.blocking]
+    if blocking:
+        first = blocking[0]
+        raise ConfigError(
+            f"{task.name} asks for {first.key}, which no sandbox here gives: {first.why}",
+            where=str(task.folder / "task.md"),
+            remedy="Take it out of the task, or run it where it is given",
+        )
+
+
+def line_context(
+    tools: Toolbox,
+    prepared: Prepared,
+    recorder: Recorder,
+    on_fork_point: Callable[[ForkPoint], Awaitable[None]] | None = None,
+) -> LineContext:
     """What the lines of this rollout share, bound to its recorder."""
     own = recorder.ownership
     task, config, agent = prepared.task, prepared.config, prepared.agent
@@ -91,6 +128,8 @@ def line_context(tools: Toolbox, prepared: Prepared, recorder: Recorder) -> Line
         ask_form=_form,
         at_questions=True,
         at_turns=True,
+        at_root=config.policy.root > 1,
+        on_fork_point=on_fork_point,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, cast
 
 from core.contracts.errors import UsageError
 from core.contracts.values import JsonObject, JsonValue
+from core.services.policy import BranchPolicy, parse_policy
 
 UserKind: TypeAlias = Literal["scripted", "auto", "human"]
 PermissionKind: TypeAlias = Literal["auto", "ask", "deny"]
@@ -47,12 +48,15 @@ class RolloutConfig:
     turn_end_timeout: float | None = 30.0
     """Seconds a person has for a nudge after a turn before it is accepted; 0: none."""
     seed: int = 0
+    branch: str | None = None
+    """Where the rollout branches by itself: ``asks=all,depth=2,children=4,root=8,budget=20``."""
 
     def __post_init__(self) -> None:
         _one_of("user", self.user, USERS)
         _one_of("permissions", self.permissions, PERMISSIONS)
         _at_least("repeats", self.repeats, 1)
         _at_least("concurrency", self.concurrency, 1)
+        parse_policy(self.branch)
         for name in ("timeout", "ask_timeout"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -77,6 +81,10 @@ class RolloutConfig:
         if isinstance(answers, list):
             return replace_answers(config, tuple(cast("list[str]", answers)))
         return config
+
+    @property
+    def policy(self) -> BranchPolicy:
+        return parse_policy(self.branch)
 
     @property
     def folder(self) -> Path:

@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from core.contracts.errors import BenchFlowError, Conflict, Fenced, StoreError, UsageError
 from core.contracts.sandbox import SandboxProvider
 from core.contracts.store import CommandRecord, EventDraft, Ownership, RolloutState
-from core.contracts.user import Nudge
-from core.contracts.values import JsonObject, Outcome
+from core.contracts.user import Nudge, UserModel
+from core.contracts.values import JsonObject, JsonValue, Outcome
 from core.kernel import events as ev
+from core.kernel.children import Children, Slot
+from core.kernel.finish import finish
+from core.kernel.line import LineRun
 from core.kernel.rollout import RolloutRun, Takeover
-from core.kernel.spec import LineResult, Stop
+from core.kernel.spec import ForkPoint, LineContext, LineResult, Stop
+from core.kernel.tree import Line, Tree
 from core.services.assemble import Prepared, line_context, load_tree
+from core.services.branching import BranchRequest, auto_brancher, plan_branch
+from core.services.branching import start as start_branch
 from core.services.projection import RowKeeper
 from core.services.sealing import seal
 from core.services.toolbox import Toolbox
+
+LINES_AT_ONCE = 8
+"""Lines of one rollout that run at the same time, its main line not counted."""
 
 BEAT_SECONDS = 3.0
 _FINISH_SECONDS = 60.0
@@ -35,6 +45,47 @@ _STATES = {
     Outcome.CANCELLED: RolloutState.CANCELLED,
     Outcome.INTERRUPTED: RolloutState.INTERRUPTED,
 }
+
+
+class Running(Protocol):
+    """What commands act on: a rollout's first run, or one that grows again."""
+
+    @property
+    def line(self) -> LineRun | None: ...
+
+    @property
+    def children(self) -> Children: ...
+
+    def stop(self, stop: Stop) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A rollout that grows after its end."""
+
+    tree: Tree
+    context: LineContext
+    children: Children
+
+    @property
+    def line(self) -> LineRun | None:
+        return None
+
+    def stop(self, stop: Stop) -> None:
+        self.children.stop(stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    own: Ownership
+    prepared: Prepared
+    user: UserModel
+    run: Running
+
+
+@dataclass(eq=False, slots=True)
+class _Ended:
+    result: LineResult = field(default_factory=lambda: LineResult(Outcome.INTERRUPTED))
 
 
 @dataclass(eq=False, slots=True)
@@ -59,22 +110,100 @@ class Engine:
         self, own: Ownership, prepared: Prepared, takeover: Takeover | None = None
     ) -> LineResult:
         """Run an owned rollout to its end and seal it. Raises what is not an outcome."""
+        keeper = await self._keeper(own)
+        policy = prepared.config.policy
+        held: list[RolloutRun] = []
+
+        async def branch(point: ForkPoint) -> None:
+            at = auto_brancher(
+                policy,
+                held[0].children,
+                lambda: load_tree(self.tools, own.rollout),
+                seed=prepared.facts.seed,
+            )
+            await at(point)
+
+        context = line_context(self.tools, prepared, keeper, branch if policy.active else None)
+        run = RolloutRun(
+            prepared.facts, prepared.plan, context, takeover=takeover, slot=self._line_slot()
+        )
+        held.append(run)
+        live = _Live(own, prepared, context.user, run)
+        async with self._attended(live, keeper) as ended:
+            ended.result = await run.run()
+        return ended.result
+
+    async def grow(
+        self,
+        own: Ownership,
+        prepared: Prepared,
+        work: Callable[[Grown], Awaitable[None]],
+        *,
+        actor: str,
+        why: str,
+    ) -> None:
+        """Let a rollout that had ended grow: ``work`` may start children, all are awaited.
+
+        Its result stays what it was. Raises what ``work`` raised.
+        """
+        keeper = await self._keeper(own)
+        tree = await load_tree(self.tools, own.rollout, whole=True)
+        before = _outcome_of(tree)
+        await keeper.commit(ev.encode(ev.Reopened(self.id, actor, why), line=tree.main))
+        context = line_context(self.tools, prepared, keeper)
+        children = Children(
+            context,
+            prepared.plan,
+            first_number=max(tree.lines, default=-1) + 1,
+            slot=self._line_slot(),
+        )
+        grown = Grown(tree, context, children)
+        async with self._attended(_Live(own, prepared, context.user, grown), keeper) as ended:
+            ended.result = before
+            try:
+                await work(grown)
+                await children.wait()
+            finally:
+                await finish(children.end())
+                after = await load_tree(self.tools, own.rollout)
+                ended.result = _outcome_of(after, before)
+                body = ev.RolloutEnded(
+                    ended.result.outcome,
+                    ended.result.error,
+                    ended.result.error_category,
+                    tree.seconds or 0.0,
+                )
+                await finish(keeper.commit(ev.encode(body, line=after.main)))
+
+    async def _keeper(self, own: Ownership) -> RowKeeper:
         rollouts = self.tools.store.rollouts
         await rollouts.update(own, state=RolloutState.RUNNING.value)
-        keeper = RowKeeper(self.tools.store.log.recorder(own), rollouts)
-        context = line_context(self.tools, prepared, keeper)
-        run = RolloutRun(prepared.facts, prepared.plan, context, takeover=takeover)
-        commands = asyncio.create_task(self._commands(own, run))
+        return RowKeeper(self.tools.store.log.recorder(own), rollouts)
+
+    def _line_slot(self) -> Slot:
+        """Lines of one rollout run at once up to ``LINES_AT_ONCE``."""
+        gate = asyncio.Semaphore(LINES_AT_ONCE)
+
+        @asynccontextmanager
+        async def slot(line: int) -> AsyncIterator[None]:
+            async with gate:
+                yield
+
+        return slot
+
+    @asynccontextmanager
+    async def _attended(self, live: _Live, keeper: RowKeeper) -> AsyncIterator[_Ended]:
+        """Take commands and keep the row while the body runs; then leave it final."""
+        ended = _Ended()
+        commands = asyncio.create_task(self._commands(live))
         keeping = asyncio.create_task(keeper.keep())
-        result = LineResult(Outcome.INTERRUPTED)
         try:
-            result = await run.run()
-            return result
+            yield ended
         finally:
             for task in (commands, keeping):
                 task.cancel()
             await asyncio.gather(commands, keeping, return_exceptions=True)
-            await self._finish(own, keeper, result)
+            await self._finish(live.own, keeper, ended.result)
 
     async def _finish(self, own: Ownership, keeper: RowKeeper, result: LineResult) -> None:
         """Leave a final, sealed, unowned rollout; every step can be done again."""
@@ -97,39 +226,53 @@ class Engine:
                 await seal(self.tools, own)
                 await store.rollouts.release(own)
 
-    async def _commands(self, own: Ownership, run: RolloutRun) -> None:
+    async def _commands(self, live: _Live) -> None:
         commands = self.tools.store.commands
-        async for command in commands.pending(own):
+        async for command in commands.pending(live.own):
             try:
-                drafts, result = self._carry_out(command, run)
+                drafts, result = await self._carry_out(command, live)
             except BenchFlowError as error:
-                await commands.finish(own, command.id, error=error_json(error))
+                await commands.finish(live.own, command.id, error=error_json(error))
             else:
-                await commands.finish(own, command.id, *drafts, result=result)
+                await commands.finish(live.own, command.id, *drafts, result=result)
 
-    def _carry_out(
-        self, command: CommandRecord, run: RolloutRun
+    async def _carry_out(
+        self, command: CommandRecord, live: _Live
     ) -> tuple[tuple[EventDraft, ...], JsonObject]:
+        via = str(command.args.get("via", ""))
         match command.verb:
             case "cancel":
-                scope = "turn" if command.args.get("scope") == "turn" else "run"
-                via = str(command.args.get("via", ""))
-                run.stop(Stop("turn" if scope == "turn" else "run", command.actor, via))
-                return (ev.encode(ev.CancelRequested(scope, command.actor, via)),), {
-                    "cancelled": scope
-                }
+                scope: Literal["turn", "run"] = (
+                    "turn" if command.args.get("scope") == "turn" else "run"
+                )
+                live.run.stop(Stop(scope, command.actor, via))
+                drafts = (ev.encode(ev.CancelRequested(scope, command.actor, via)),)
+                return drafts, {"cancelled": scope}
             case "nudge":
-                if run.line is None:
+                line = live.run.line
+                if line is None:
                     raise Conflict(
-                        "the agent has not been prompted yet",
+                        "no agent is there to be nudged",
                         where=f"rollout {command.rollout}",
-                        remedy="Nudge once its first turn runs",
+                        remedy="Nudge once the agent's first turn runs",
                     )
-                via = str(command.args.get("via", ""))
-                run.line.nudge(Nudge(str(command.args.get("text", "")), command.actor, via))
+                line.nudge(Nudge(str(command.args.get("text", "")), command.actor, via))
                 return (), {"queued": True}
+            case "branch":
+                return (), await self._branch_live(command, live, via)
             case _:
                 raise UsageError(f"a running rollout does not know {command.verb!r}")
+
+    async def _branch_live(self, command: CommandRecord, live: _Live, via: str) -> JsonObject:
+        tree = await load_tree(self.tools, live.own.rollout, whole=True)
+        request = BranchRequest.from_json(command.args)
+        planned = await plan_branch(tree, request, live.user, actor=command.actor, via=via)
+        result = planned.to_json()
+        if not command.args.get("dry"):
+            numbers = start_branch(live.run.children, planned, tree, seed=live.prepared.facts.seed)
+            lines: list[JsonValue] = list(numbers)
+            result["lines"] = lines
+        return result
 
     async def _refuse_late(self, own: Ownership, state: RolloutState) -> None:
         commands = self.tools.store.commands
@@ -153,11 +296,14 @@ class Engine:
             result = LineResult(outcome, error=why, error_category="interrupted")
         if tree.root_id and tree.outcome is None:
             number = line.number if line else 0
-            bodies: list[ev.Body] = [ev.OwnerChanged(self.id, why)]
-            if line is not None and line.outcome is None:
-                bodies.append(ev.LineEnded(result.outcome, result.error, result.error_category))
-            bodies.append(ev.RolloutEnded(result.outcome, result.error, result.error_category))
-            await keeper.commit(*(ev.encode(body, line=number) for body in bodies))
+            drafts = [ev.encode(ev.OwnerChanged(self.id, why), line=number)]
+            drafts += [
+                ev.encode(_line_ended(tree, open_line, result, why), line=open_line.number)
+                for open_line in tree.lines.values()
+                if open_line.outcome is None
+            ]
+            ended = ev.RolloutEnded(result.outcome, result.error, result.error_category)
+            await keeper.commit(*drafts, ev.encode(ended, line=number))
         await self._finish(own, keeper, result)
 
 
@@ -181,6 +327,28 @@ async def engine(tools: Toolbox) -> AsyncIterator[Engine]:
         await asyncio.gather(beating, return_exceptions=True)
         with contextlib.suppress(StoreError):
             await store.engines.deregister(identity)
+
+
+def _line_ended(tree: Tree, line: Line, result: LineResult, why: str) -> ev.LineEnded:
+    if line.number == tree.main:
+        return ev.LineEnded(result.outcome, result.error, result.error_category)
+    scored = tree.nodes[line.leaf_id].verdict is not None
+    if scored and line.leaf_id != line.parent_id:
+        return ev.LineEnded(Outcome.SCORED)
+    return ev.LineEnded(Outcome.INTERRUPTED, why, "interrupted")
+
+
+def _outcome_of(tree: Tree, before: LineResult | None = None) -> LineResult:
+    """How the main line stands, as the result of the whole rollout."""
+    line, leaf = tree.main_line, tree.main_leaf
+    verdict = leaf.verdict.result if leaf is not None and leaf.verdict else None
+    if verdict is not None:
+        return LineResult(Outcome.SCORED, verdict, tree.error, tree.error_category)
+    if before is not None:
+        return before
+    outcome = Outcome(tree.outcome) if tree.outcome else Outcome.INTERRUPTED
+    error = tree.error or (line.error if line else None)
+    return LineResult(outcome, error=error, error_category=tree.error_category)
 
 
 def error_json(error: BenchFlowError) -> JsonObject:

@@ -1,0 +1,236 @@
+"""Branching as a service: from a request to children, on a live or an ended rollout.
+
+A live rollout is branched by its owner, so this module is used on both sides:
+``args`` travel in a command's row and are read back here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from core.contracts.agent import Answer
+from core.contracts.errors import UsageError
+from core.contracts.user import AskContext, UserModel
+from core.contracts.values import JsonObject, JsonValue
+from core.kernel.backup import answer_key
+from core.kernel.branch import (
+    Continuation,
+    Cost,
+    Origin,
+    check_fork,
+    check_many,
+    checkpoint_of,
+    estimate,
+    options_of,
+    resamples,
+)
+from core.kernel.checkpoint import Checkpoint
+from core.kernel.children import Children
+from core.kernel.spec import ForkPoint
+from core.kernel.tree import Node, Tree
+from core.services.policy import BranchPolicy, wanted_at_ask, wanted_at_root
+from core.users.form import ask_from_json, parse_answer
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRequest:
+    """What a person asks for. Exactly one of the ways on must be given."""
+
+    node: str
+    all_options: bool = False
+    answers: tuple[str, ...] = ()
+    nudge: str = ""
+    resample: int = 0
+    confirmed: bool = False
+
+    def to_json(self) -> JsonObject:
+        answers: list[JsonValue] = list(self.answers)
+        return {
+            "node": self.node,
+            "all_options": self.all_options,
+            "answers": answers,
+            "nudge": self.nudge,
+            "resample": self.resample,
+            "confirmed": self.confirmed,
+        }
+
+    @classmethod
+    def from_json(cls, data: JsonObject) -> BranchRequest:
+        answers, resample = data.get("answers"), data.get("resample")
+        return cls(
+            node=str(data.get("node", "")),
+            all_options=bool(data.get("all_options")),
+            answers=tuple(str(item) for item in answers) if isinstance(answers, list) else (),
+            nudge=str(data.get("nudge", "")),
+            resample=resample if isinstance(resample, int) else 0,
+            confirmed=bool(data.get("confirmed")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPlan:
+    """A branch that can start: checked, and its cost known."""
+
+    node: Node
+    checkpoint: Checkpoint
+    continuations: tuple[Continuation, ...]
+    cost: Cost
+
+    def to_json(self) -> JsonObject:
+        labels: list[JsonValue] = [item.label for item in self.continuations]
+        missing: list[JsonValue] = list(self.checkpoint.not_captured)
+        return {
+            "node": self.node.id,
+            "checkpoint": self.checkpoint.id,
+            "children": labels,
+            "fidelity": str(self.checkpoint.fidelity),
+            "consistency": self.checkpoint.consistency,
+            "not_captured": missing,
+            "seconds": self.cost.seconds,
+            "tool_calls": self.cost.tool_calls,
+            "tokens": self.cost.tokens,
+            "bytes": self.cost.new_bytes,
+            "saved_tool_calls": self.cost.saved_tool_calls,
+        }
+
+
+async def plan_branch(
+    tree: Tree, request: BranchRequest, user: UserModel, *, actor: str, via: str
+) -> BranchPlan:
+    """What this branch would start. Raises UsageError or CheckpointError, starting nothing."""
+    node_id = request.node or default_node(tree)
+    checkpoint = checkpoint_of(tree, node_id)
+    node = tree.nodes[node_id]
+    continuations = await _continuations(tree, node, request, user, actor=actor, via=via)
+    check_many(continuations, confirmed=request.confirmed)
+    check_fork(checkpoint, node, continuations)
+    cost = estimate(tree, node, len(continuations), checkpoint)
+    return BranchPlan(node, checkpoint, tuple(continuations), cost)
+
+
+def default_node(tree: Tree) -> str:
+    """The question that waits now, else the last one that can be branched."""
+    asks = [node for node in tree.nodes.values() if node.kind == "ask" and node.checkpoint]
+    waiting = [node for node in asks if node.open]
+    if waiting or asks:
+        return (waiting or asks)[-1].id
+    raise UsageError("no question of this rollout was captured", remedy="Name a node to branch")
+
+
+def start(children: Children, plan: BranchPlan, tree: Tree, *, seed: int = 0) -> list[int]:
+    """Begin the children; their line numbers."""
+    line = tree.lines.get(plan.node.line)
+    depth = len(tree.ancestry(plan.node.line)) if line else 1
+    return children.start(
+        plan.checkpoint,
+        plan.node,
+        plan.continuations,
+        seed=seed,
+        depth=depth,
+        assisted=bool(line and line.assisted),
+    )
+
+
+async def _continuations(
+    tree: Tree, node: Node, request: BranchRequest, user: UserModel, *, actor: str, via: str
+) -> list[Continuation]:
+    given = [
+        bool(request.all_options),
+        bool(request.answers),
+        bool(request.nudge),
+        request.resample > 0,
+    ]
+    if sum(given) != 1:
+        raise UsageError(
+            "a branch needs one kind of way on",
+            remedy="Give one of --options all, --answer (repeatable), --nudge, --resample N",
+        )
+    if request.all_options:
+        return options_of(node, actor=actor, via=via)
+    if request.answers:
+        seen = any(item.verdicts for item in tree.nodes.values())
+        return [_typed(node, text, actor, via, seen=seen) for text in request.answers]
+    if request.nudge:
+        return [
+            Continuation("nudge", "nudge", text=request.nudge, origin="human", actor=actor, via=via)
+        ]
+    if node.kind == "ask":
+        return [await _sampled(tree, node, user, index) for index in range(1, request.resample + 1)]
+    return resamples(request.resample, actor=actor, via=via)
+
+
+def _typed(node: Node, text: str, actor: str, via: str, *, seen: bool) -> Continuation:
+    """An answer a person named. Once an outcome could be seen it is a choice, not a sample."""
+    answer = parse_answer(ask_from_json(node.question), text, actor=actor, via=via)
+    option = _option_like(node, answer)
+    return _from_answer(
+        answer,
+        option.label if option else text,
+        origin="option" if option and not seen else "human",
+    )
+
+
+async def _sampled(tree: Tree, node: Node, user: UserModel, index: int) -> Continuation:
+    """One more answer from the user model to the same question."""
+    context = AskContext(tree.rollout, node.line, node.id, node.ask_index)
+    answer = await user.answer(ask_from_json(node.question), context)
+    return _from_answer(answer, f"sample {index}", origin="sampled")
+
+
+def _from_answer(answer: Answer, label: str, *, origin: Origin) -> Continuation:
+    return Continuation(
+        "answer",
+        label=label,
+        action=answer.action,
+        content=dict(answer.content),
+        origin=origin,
+        actor=answer.actor,
+        via=answer.via,
+    )
+
+
+def _option_like(node: Node, answer: Answer) -> Continuation | None:
+    content: JsonObject = dict(answer.content)
+    return next((item for item in _safe_options(node) if item.content == content), None)
+
+
+def _safe_options(node: Node) -> list[Continuation]:
+    try:
+        return options_of(node)
+    except UsageError:
+        return []
+
+
+def auto_brancher(
+    policy: BranchPolicy,
+    children: Children,
+    load: Callable[[], Awaitable[Tree]],
+    *,
+    seed: int,
+) -> Callable[[ForkPoint], Awaitable[None]]:
+    """What a policy does at a fork point: start the other ways on."""
+
+    async def at(point: ForkPoint) -> None:
+        tree = await load()
+        node = tree.nodes[point.checkpoint.node]
+        lines = max(len(tree.lines), 1) + children.pending
+        if point.answer is None:
+            wanted = wanted_at_root(policy, lines=lines)
+            items = resamples(wanted) if wanted else []
+        else:
+            items = _others(policy, node, point, point.answer, lines)
+        if items:
+            children.start(point.checkpoint, node, items, seed=seed, depth=point.depth + 1)
+
+    return at
+
+
+def _others(
+    policy: BranchPolicy, node: Node, point: ForkPoint, answer: Answer, lines: int
+) -> list[Continuation]:
+    taken = answer_key(answer.action, dict(answer.content))
+    others = [
+        item for item in _safe_options(node) if answer_key(item.action, item.content or {}) != taken
+    ]
+    return others[: wanted_at_ask(policy, len(others), depth=point.depth, lines=lines)]
