@@ -76,6 +76,11 @@ def _run_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Seconds a person has to nudge after each turn before it is accepted.",
         ),
         click.option("--seed", type=int, default=0),
+        click.option(
+            "--branch",
+            metavar="RULES",
+            help="Branch by itself: asks=all|N, depth=N, children=N, root=N, budget=N.",
+        ),
     )
     for option in reversed(options):
         function = option(function)
@@ -144,6 +149,24 @@ def nudge(rollout: str, text: str, key: str | None, as_json: bool) -> None:
     from app.commands import execute, nudge_rollout
 
     execute(nudge_rollout(rollout, text, key, as_json=as_json), as_json=as_json)
+
+
+@bench.command(help=VERBS["branch"].help)
+@click.argument("rollout")
+@click.argument("node", default="")
+@click.option("--options", type=click.Choice(["all"]), help="One child per enumerated option.")
+@click.option("--answer", "answers", multiple=True, metavar="VALUE", help="One child each.")
+@click.option("--nudge", default="", metavar="TEXT", help="A child that gets this follow-up.")
+@click.option("--resample", type=int, default=0, metavar="N", help="N more tries.")
+@click.option("--dry-run", is_flag=True, help="Say what it would cost, start nothing.")
+@click.option("--yes", is_flag=True, help="More than eight children is meant.")
+@click.option("--key", help="Idempotency key.")
+@_json
+def branch(rollout: str, node: str, as_json: bool, **ways: object) -> None:
+    """NODE defaults to the question that waits, else the last one asked."""
+    from app.commands import branch_rollout, execute
+
+    execute(branch_rollout(rollout, node, ways, as_json=as_json), as_json=as_json)
 
 
 @bench.command(help=VERBS["cancel"].help)

@@ -13,10 +13,18 @@ import sys
 from collections.abc import Coroutine
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import click
 
-from app.render import Progress, requests_table, rollouts_table, table, tree_text
+from app.render import (
+    Progress,
+    branch_text,
+    requests_table,
+    rollouts_table,
+    table,
+    tree_text,
+)
 from app.settings import read_settings
 from app.wiring import open_tools
 from core.contracts.errors import (
@@ -35,6 +43,7 @@ from core.contracts.values import JsonObject, JsonValue
 from core.kernel.world import first_error
 from core.services import acts, reaping
 from core.services.assemble import load_tree
+from core.services.branching import BranchRequest
 from core.services.config import RolloutConfig
 from core.services.engine import Engine, engine
 from core.services.jobs import JobPlan, JobReport, Planned, plan, rerun, run_job
@@ -208,6 +217,49 @@ async def nudge_rollout(ref: str, text: str, key: str | None, *, as_json: bool) 
         print_json(result)
     else:
         click.echo("the nudge is the agent's next prompt")
+    return 0
+
+
+async def branch_rollout(ref: str, node: str, ways: dict[str, object], *, as_json: bool) -> int:
+    settings = read_settings()
+    request = BranchRequest.from_json(
+        _plain(
+            {
+                "node": node,
+                "all_options": ways["options"] == "all",
+                "answers": ways["answers"],
+                "nudge": ways["nudge"],
+                "resample": ways["resample"],
+                "confirmed": ways["yes"],
+            }
+        )
+    )
+    dry, key = bool(ways["dry_run"]), ways["key"]
+    async with open_tools(settings) as tools, engine(tools) as host:
+        record = await tools.store.rollouts.get(ref)
+        if not dry and not as_json:
+            cost = await acts.branch(
+                host, record.id, request, actor=settings.actor, via="cli", dry=True
+            )
+            click.echo(branch_text(cost), err=True)
+        result = await acts.branch(
+            host,
+            record.id,
+            request,
+            actor=settings.actor,
+            via="cli",
+            dry=dry,
+            idem_key=str(key) if key else None,
+        )
+        if as_json:
+            print_json(result)
+        elif dry:
+            click.echo(branch_text(result))
+        elif record.state.final:
+            click.echo(await _rollout_text(tools, record.id))
+        else:
+            lines = ", ".join(str(item) for item in cast("list[int]", result["lines"]))
+            click.echo(f"started lines {lines}; watch them with `bench show {record.id} --follow`")
     return 0
 
 

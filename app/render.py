@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, cast
 
 import click
 
 from core.contracts.store import RequestRecord, RolloutRecord
+from core.contracts.values import JsonObject, JsonValue
 from core.kernel.tree import Tree
 from core.services.sanitise import clean
 from core.services.views import RolloutHead, TreeRow, head, rows
@@ -94,6 +95,32 @@ def _result_lines(summary: RolloutHead, record: RolloutRecord) -> list[str]:
     if record.sealed:
         lines.append(f"folder {record.folder}")
     return lines
+
+
+def branch_text(plan: JsonObject) -> str:
+    """What a branch will cost, before it starts."""
+    children = cast("list[str]", plan["children"])
+    seconds, calls = plan.get("seconds"), plan.get("tool_calls")
+    parts = [f"{len(children)} children at {plan['node']}: {', '.join(children)}"]
+    if isinstance(seconds, int | float):
+        parts.append(f"about {seconds:.1f} s and {calls} tool calls each")
+    parts.append(f"{_bytes(plan['bytes'])} captured, {plan['consistency']}")
+    parts.append(f"session {plan['fidelity']}")
+    if plan["saved_tool_calls"]:
+        parts.append(f"{plan['saved_tool_calls']} tool calls not repeated")
+    missing = cast("list[str]", plan["not_captured"])
+    if missing:
+        parts.append(f"not captured: {'; '.join(missing)}")
+    return clean("; ".join(parts))
+
+
+def _bytes(count: JsonValue) -> str:
+    size = float(count) if isinstance(count, int | float) else 0.0
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return ""
 
 
 class Progress:

@@ -10,9 +10,19 @@ import secrets
 from typing import cast
 
 from core.contracts.errors import BenchFlowError, Conflict, OwnerSilent, UsageError
-from core.contracts.store import CommandRecord, CommandState, RequestRecord, RolloutRecord
-from core.contracts.values import JsonObject, Outcome
-from core.services.engine import Engine
+from core.contracts.store import (
+    CommandRecord,
+    CommandState,
+    Ownership,
+    RequestRecord,
+    RolloutRecord,
+)
+from core.contracts.values import JsonObject, JsonValue, Outcome
+from core.services.assemble import load_tree
+from core.services.branching import BranchRequest, plan_branch
+from core.services.branching import start as start_branch
+from core.services.engine import Engine, Grown
+from core.services.jobs import prepare_again
 from core.services.sanitise import clean
 from core.services.toolbox import Toolbox
 from core.users.form import answer_to_json, ask_from_json, parse_answer
@@ -89,6 +99,44 @@ async def nudge(
     record = await engine.tools.store.rollouts.get(ref)
     args: JsonObject = {"text": text, "via": via}
     return await act(engine, record, "nudge", args, actor=actor, idem_key=idem_key)
+
+
+async def branch(
+    engine: Engine,
+    ref: str,
+    request: BranchRequest,
+    *,
+    actor: str,
+    via: str,
+    dry: bool = False,
+    idem_key: str | None = None,
+) -> JsonObject:
+    """Start children at a node; returns the plan and, unless ``dry``, their lines.
+
+    On a live rollout the owner starts them and this returns at once. On an ended
+    one they run in this engine, and this returns when they have ended.
+    """
+    record = await engine.tools.store.rollouts.get(ref)
+    if not record.state.final:
+        args: JsonObject = {**request.to_json(), "via": via, "dry": dry}
+        return await act(engine, record, "branch", args, actor=actor, idem_key=idem_key)
+    prepared = prepare_again(engine, record)
+    tree = await load_tree(engine.tools, record.id, whole=True)
+    own = Ownership(record.id, engine.id, record.term, record.attempt)
+    user = engine.tools.make_user(prepared.config, prepared.task, engine.tools.store, own)
+    planned = await plan_branch(tree, request, user, actor=actor, via=via)
+    result = planned.to_json()
+    if dry:
+        return result
+    numbers: list[JsonValue] = []
+
+    async def work(grown: Grown) -> None:
+        seed = prepared.facts.seed
+        numbers.extend(start_branch(grown.children, planned, grown.tree, seed=seed))
+
+    own = await engine.tools.store.rollouts.claim(engine.id, record.id)
+    await engine.grow(own, prepared, work, actor=actor, why="branch")
+    return {**result, "lines": numbers}
 
 
 async def act(

@@ -156,15 +156,18 @@ async def rerun(engine: Engine, record: RolloutRecord, why: str) -> LineResult:
     Questions that already have an answer find it again.
     """
     tools = engine.tools
-    config = RolloutConfig.from_json(record.config)
-    item = Planned(
-        record.id, record.name, Path(record.folder), tools.load_task(config.folder), config
-    )
-    prepared = _prepare(engine, item)
+    prepared = prepare_again(engine, record)
     own = await tools.store.rollouts.claim(engine.id, record.id, new_attempt=True)
     tree = await load_tree(tools, record.id)
     takeover = Takeover(max(tree.lines, default=-1) + 1, why) if tree.root_id else None
     return await engine.run(own, prepared, takeover)
+
+
+def prepare_again(engine: Engine, record: RolloutRecord) -> Prepared:
+    """A recorded rollout's task, config and agent, as they are on this machine now."""
+    config = RolloutConfig.from_json(record.config)
+    task = engine.tools.load_task(config.folder)
+    return _prepare(engine, Planned(record.id, record.name, Path(record.folder), task, config))
 
 
 def _prepare(engine: Engine, item: Planned) -> Prepared:

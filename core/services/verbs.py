@@ -31,6 +31,7 @@ _TABLE = (
     Verb("answer", "Answer", "Answer a waiting question.", "answerer", "live", "a"),
     Verb("nudge", "Nudge", "Send the agent a follow-up.", "author", "live", "n"),
     Verb("cancel", "Cancel", "End a rollout, or only its running turn.", "author", "live", "x"),
+    Verb("branch", "Branch", "Start other ways on from a node.", "author", "any", "b"),
     Verb("resume", "Resume", "Run an interrupted rollout again.", "author", "finished"),
     Verb("check", "Check", "Find every fault of a task package.", "author", "none"),
     Verb("reap", "Reap", "Clean up after engines that died.", "admin", "none"),
