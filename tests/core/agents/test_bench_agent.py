@@ -425,6 +425,7 @@ async def test_a_session_is_resumed_from_its_file_with_a_new_tag(tmp_path: Path)
         session.on_ask_user(answer_b)
         await session.prompt("hello")
         await session.settle()
+    kept = (box.sandbox.home / ".bench-agent" / f"{session.id}.json").read_text()
     prompt = {"sessionId": session.id, "prompt": [{"type": "text", "text": "again"}]}
     lines = await _talk(
         box,
@@ -434,6 +435,7 @@ async def test_a_session_is_resumed_from_its_file_with_a_new_tag(tmp_path: Path)
     )
     (said,) = [str(line["params"]) for line in lines if "method" in line]
     tag = texts(seen)[0].split()[1]
+    assert tag not in kept
     assert "turn 2" in said
     assert tag not in said
 
