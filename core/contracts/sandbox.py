@@ -287,6 +287,13 @@ class SandboxProvider(Protocol):
 
     async def probe(self) -> SandboxCapabilities: ...
 
+    async def require(self) -> None:
+        """Refuse before anything is made. Cheap: what only a try shows is left to ``probe``.
+
+        Raises SandboxUnavailable naming what is in the way.
+        """
+        ...
+
     async def start(self, spec: SandboxSpec) -> Sandbox: ...
 
     async def fork(self, image: SandboxImage, n: int = 1) -> list[Sandbox]: ...

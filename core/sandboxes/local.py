@@ -133,7 +133,7 @@ class LocalProvider:
         layout = plan.make(spec)
         await asyncio.to_thread(self.store.open)
         layer = await asyncio.to_thread(self.store.base, layout.seeds)
-        return await self._boot(spec, layout, (layer,))
+        return await self._boot(spec, layout, (layer,), None)
 
     async def fork(self, image: SandboxImage, n: int = 1) -> list[Sandbox]:
         await self.require()
@@ -144,7 +144,7 @@ class LocalProvider:
         if n < 1:
             raise UsageError(f"cannot fork {n} sandboxes", remedy="Ask for at least one")
         layout = plan.make(image.spec)
-        boots = [self._boot(image.spec, layout, image.layers) for _ in range(n)]
+        boots = [self._boot(image.spec, layout, image.layers, image.id) for _ in range(n)]
         tasks = [asyncio.ensure_future(boot) for boot in boots]
         try:
             await asyncio.wait(tasks)
@@ -172,9 +172,11 @@ class LocalProvider:
                 remedy=f"Use that provider; this one is {PROVIDER}/{self.rung.name}",
             )
 
-    async def _boot(self, spec: SandboxSpec, layout: plan.Plan, layers: tuple[str, ...]) -> Sandbox:
+    async def _boot(
+        self, spec: SandboxSpec, layout: plan.Plan, layers: tuple[str, ...], image: str | None
+    ) -> Sandbox:
         """A new sandbox, or nothing of it: cancelling in between undoes it first."""
-        booting = asyncio.ensure_future(self._boot_whole(spec, layout, layers))
+        booting = asyncio.ensure_future(self._boot_whole(spec, layout, layers, image))
         try:
             return await asyncio.shield(booting)
         except asyncio.CancelledError:
@@ -184,7 +186,7 @@ class LocalProvider:
             raise
 
     async def _boot_whole(
-        self, spec: SandboxSpec, layout: plan.Plan, layers: tuple[str, ...]
+        self, spec: SandboxSpec, layout: plan.Plan, layers: tuple[str, ...], image: str | None
     ) -> LocalSandbox:
         id = new_id("s")
         folder = self.store.sandboxes / id
@@ -197,7 +199,7 @@ class LocalProvider:
         except BaseException:
             await finish(self.forget(id, folder, layers[-1], group))
             raise
-        return LocalSandbox(self, Parts(id, spec, folder, layers, group, holder))
+        return LocalSandbox(self, Parts(id, spec, folder, layers, image, group, holder))
 
     def _prepare(
         self, id: str, spec: SandboxSpec, folder: Path, layers: tuple[str, ...], group: Group

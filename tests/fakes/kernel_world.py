@@ -159,6 +159,9 @@ class FakeProvider:
     async def probe(self) -> SandboxCapabilities:
         return SandboxCapabilities("fake", True, "fake", True, True, True, ())
 
+    async def require(self) -> None:
+        await self.points.reach("sandbox.require")
+
     async def start(self, spec: SandboxSpec) -> Sandbox:
         async with self._starting("sandbox.start", spec) as sandbox:
             return sandbox
