@@ -10,6 +10,7 @@ with it, so nothing outlives the engine.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -33,6 +34,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     own_pid = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    # Children share our pages until somebody writes; the collector would write them all.
+    gc.freeze()
     while got := receive(engine):
         message, fds = got
         reply: Message = {"id": message["id"]}

@@ -35,6 +35,8 @@ class Parts:
     spec: SandboxSpec
     folder: Path
     layers: tuple[str, ...]
+    image: str | None
+    """The image it was forked from."""
     group: Group
     holder: Holder
 
@@ -47,6 +49,7 @@ class LocalSandbox(Inside):
         self._provider = provider
         self._folder = parts.folder
         self._layers = parts.layers
+        self._image = parts.image
         self._group = parts.group
         self._changing = asyncio.Lock()
 
@@ -97,7 +100,7 @@ class LocalSandbox(Inside):
         return SandboxImage(
             id=image,
             provider=PROVIDER,
-            parent=None if len(layers) < 2 else layers[-2],
+            parent=self._image,
             rung=self._provider.rung.name,
             layers=layers,
             new_bytes=size,
@@ -164,6 +167,7 @@ class LocalSandbox(Inside):
         await self._stop()
         before = self._layers
         self._layers = image.layers
+        self._image = image.id
         self._spec = image.spec
         if before[-1] != image.layers[-1]:
             await asyncio.to_thread(store.drop, before[-1], ref)

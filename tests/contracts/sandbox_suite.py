@@ -47,9 +47,7 @@ class SandboxSuite:
         return SandboxSpec("suite", limits=Limits(processes=64, memory_mb=256, output_bytes=2000))
 
     @pytest.fixture
-    async def sandbox(
-        self, provider: SandboxProvider, spec: SandboxSpec
-    ) -> AsyncIterator[Sandbox]:
+    async def sandbox(self, provider: SandboxProvider, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         made = await provider.start(spec)
         yield made
         await made.teardown()
@@ -77,7 +75,9 @@ class SandboxSuite:
         self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SECRET_KEY", "canary-in-env")
-        assert "canary-in-env" not in await sh(sandbox, "env; cat /proc/*/environ 2>&1 | tr '\\0' ' '")
+        assert "canary-in-env" not in await sh(
+            sandbox, "env; cat /proc/*/environ 2>&1 | tr '\\0' ' '"
+        )
 
     async def test_a_missing_command_is_an_error_that_names_it(self, sandbox: Sandbox) -> None:
         with pytest.raises(SandboxError, match="no-such-command"):
@@ -102,8 +102,7 @@ class SandboxSuite:
                 ["sh", "-c", "touch started; trap '' TERM; sleep 1.5; touch alive"], timeout=60
             )
         )
-        while "started" not in await sh(sandbox, "ls"):
-            await asyncio.sleep(0.02)
+        await sh(sandbox, "until [ -e started ]; do sleep 0.01; done")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -132,7 +131,9 @@ class SandboxSuite:
         assert await program.stdout.read() == b""
 
     async def test_kill_asks_first_and_forces_then(self, sandbox: Sandbox) -> None:
-        polite = await sandbox.spawn(["sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done"])
+        polite = await sandbox.spawn(
+            ["sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done"]
+        )
         await polite.stdout.readline()
         assert await polite.kill(grace=4) == 7
         stubborn = await sandbox.spawn(
@@ -263,6 +264,36 @@ class SandboxSuite:
             await two.teardown()
             await provider.discard(image)
 
+    async def test_eight_children_change_the_same_files_and_none_sees_another(
+        self, provider: SandboxProvider, sandbox: Sandbox
+    ) -> None:
+        await sh(sandbox, "for i in 1 2 3 4 5; do echo base > f$i; done; mkdir d; echo x > d/x")
+        image = await sandbox.snapshot(retire=True)
+        children = await provider.fork(image, 8)
+        try:
+
+            async def change(number: int, child: Sandbox) -> None:
+                await sh(
+                    child,
+                    f"echo {number} >> f1; rm f2; mv f3 g{number}; chmod {number}00 f4; mv d e; "
+                    f"ln -sf t{number} f5",
+                )
+
+            await asyncio.gather(*(change(n, child) for n, child in enumerate(children)))
+            for number, child in enumerate(children):
+                look = "cat f1; ls; stat -c %a f4; cat e/x; readlink f5"
+                assert await sh(child, look) == (
+                    f"base\n{number}\ne\nf1\nf4\nf5\ng{number}\n"
+                    f"{f'{number}00' if number else 0}\nx\nt{number}\n"
+                )
+            (untouched,) = await provider.fork(image)
+            children.append(untouched)
+            assert await sh(untouched, "cat f*; ls d") == "base\n" * 5 + "x\n"
+            assert len({child.id for child in children}) == 9
+        finally:
+            await asyncio.gather(*(child.teardown() for child in children))
+            await provider.discard(image)
+
     async def test_a_live_parent_goes_on_and_children_do_not_see_it(
         self, provider: SandboxProvider, sandbox: Sandbox
     ) -> None:
@@ -320,7 +351,9 @@ class SandboxSuite:
         await sandbox.freeze()
         await asyncio.wait_for(sandbox.teardown(), 20)
 
-    async def test_a_fork_bomb_hits_its_limit_and_commands_still_run(self, sandbox: Sandbox) -> None:
+    async def test_a_fork_bomb_hits_its_limit_and_commands_still_run(
+        self, sandbox: Sandbox
+    ) -> None:
         bomb = await sandbox.spawn(
             ["python3", "-c", "import os\nwhile 1:\n  try: os.fork()\n  except OSError: pass"]
         )
