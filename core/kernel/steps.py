@@ -75,12 +75,12 @@ class Stepper:
         return bool(self._text)
 
     def flush(self) -> list[ev.Body]:
-        """Let go of the text held so far."""
-        if not self._text:
-            return []
+        """Let go of the text held so far, in events of at most ``TEXT_LIMIT`` characters."""
         text = "".join(self._text)
         self._text, self._size = [], 0
-        return [ev.Said(text) if self._kind == "message" else ev.Thought(text)]
+        kind = ev.Said if self._kind == "message" else ev.Thought
+        pieces = range(0, len(text), TEXT_LIMIT)
+        return [kind(text[start : start + TEXT_LIMIT]) for start in pieces]
 
     def boundary(self) -> list[ev.Body]:
         """End the current step, if there is one: a question, a turn's end, a model call."""
