@@ -166,12 +166,18 @@ def test_updates_rule_keeps_text_before_a_result_in_its_step() -> None:
 
 
 def test_updates_rule_keeps_calls_made_together_in_one_step() -> None:
-    stream = [ToolUpdate("t1"), ToolUpdate("t2"), done("t1"), done("t2"), ToolUpdate("t3")]
+    stream: list[SessionUpdate] = [
+        ToolUpdate("t1"),
+        ToolUpdate("t2"),
+        done("t1"),
+        done("t2"),
+        ToolUpdate("t3"),
+    ]
     assert kinds("updates", *stream).count("step_started") == 1
 
 
 def test_a_failed_call_is_a_result_too() -> None:
-    stream = [ToolUpdate("t1", status="failed"), MessageText("oh")]
+    stream: list[SessionUpdate] = [ToolUpdate("t1", status="failed"), MessageText("oh")]
     assert kinds("updates", *stream).count("step_started") == 2
 
 
@@ -189,7 +195,12 @@ def test_command_rule_makes_each_call_a_step() -> None:
 
 
 def test_proxy_rule_draws_no_boundary_of_its_own() -> None:
-    stream = [ToolUpdate("t1"), done("t1"), MessageText("so"), ToolUpdate("t2")]
+    stream: list[SessionUpdate] = [
+        ToolUpdate("t1"),
+        done("t1"),
+        MessageText("so"),
+        ToolUpdate("t2"),
+    ]
     assert kinds("proxy", *stream).count("step_started") == 1
 
 
