@@ -71,6 +71,15 @@ class SqlCommands:
             "command", lambda conn: _send(conn, values), durable=True, topics=("",)
         )
 
+    async def find(self, idem_key: str) -> CommandRecord | None:
+        query = select(COMMAND).where(COMMAND.c.idem_key == idem_key)
+
+        def work(conn: Connection) -> CommandRecord | None:
+            row = conn.execute(query).mappings().one_or_none()
+            return None if row is None else to_command(row)
+
+        return await self._database.read(work)
+
     async def get(self, command: str) -> CommandRecord:
         return await self._database.read(lambda conn: _get(conn, command))
 
@@ -91,11 +100,13 @@ class SqlCommands:
                     raise _silent(record, owner, silent_after)
             await self._doorbell.wait("", mark, left)
 
-    async def take(self, own: Ownership) -> CommandRecord | None:
+    async def take(self, own: Ownership, *, again: bool = False) -> CommandRecord | None:
+        which = _open_to(own, again)
         # Looking first keeps an idle owner from writing once a second.
-        if not await self._database.read(partial(_is_waiting, own=own)):
+        if not await self._database.read(partial(_is_waiting, own=own, which=which)):
             return None
-        return await self._database.write("take", partial(_take, own=own), durable=True)
+        work = partial(_take, own=own, which=which)
+        return await self._database.write("take", work, durable=True)
 
     async def finish(
         self,
@@ -145,33 +156,29 @@ def _send(conn: Connection, values: Mapping[str, object]) -> CommandRecord:
     return to_command(made)
 
 
-def _open_to(own: Ownership) -> ColumnElement[bool]:
+def _open_to(own: Ownership, again: bool) -> ColumnElement[bool]:
     """Commands this owner may take: new ones, and those an earlier term left unfinished."""
-    left_behind = and_(COMMAND.c.state == TAKEN, COMMAND.c.term < own.term)
+    left_behind = and_(COMMAND.c.state == TAKEN, COMMAND.c.term < own.term + int(again))
     return and_(COMMAND.c.rollout == own.rollout, or_(COMMAND.c.state == PENDING, left_behind))
 
 
-def _is_waiting(conn: Connection, own: Ownership) -> bool:
+def _is_waiting(conn: Connection, own: Ownership, which: ColumnElement[bool]) -> bool:
     held = conn.execute(
         select(ROLLOUT.c.id).where(
             ROLLOUT.c.id == own.rollout, ROLLOUT.c.owner == own.engine, ROLLOUT.c.term == own.term
         )
     ).first()
     # Not the owner any more: the write that follows says so, from behind the fence.
-    return (
-        held is None or conn.execute(select(COMMAND.c.n).where(_open_to(own))).first() is not None
-    )
+    return held is None or conn.execute(select(COMMAND.c.n).where(which)).first() is not None
 
 
-def _take(conn: Connection, own: Ownership) -> CommandRecord | None:
+def _take(conn: Connection, own: Ownership, which: ColumnElement[bool]) -> CommandRecord | None:
     check_owner(conn, own)
-    oldest = (
-        select(COMMAND.c.n).where(_open_to(own)).order_by(COMMAND.c.n).limit(1).scalar_subquery()
-    )
+    oldest = select(COMMAND.c.n).where(which).order_by(COMMAND.c.n).limit(1).scalar_subquery()
     row = (
         conn.execute(
             update(COMMAND)
-            .where(COMMAND.c.n == oldest, _open_to(own))
+            .where(COMMAND.c.n == oldest, which)
             .values(state=TAKEN, term=own.term)
             .returning(COMMAND)
         )

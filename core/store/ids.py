@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -19,10 +20,28 @@ def _base32(number: int, width: int) -> str:
     return "".join(reversed(digits))
 
 
+class _Moments:
+    """Milliseconds that no id of this process has had, in rising order."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def next(self) -> int:
+        with self._lock:
+            self._last = max(self._last + 1, time.time_ns() // 1_000_000 - _EPOCH_MS)
+            return self._last
+
+
+_moments = _Moments()
+
+
 def new_id() -> str:
-    """Twelve characters: eight of time (milliseconds), four random."""
-    moment = time.time_ns() // 1_000_000 - _EPOCH_MS
-    return _base32(max(moment, 0), 8) + _base32(secrets.randbits(20), 4)
+    """Twelve characters: eight of time (milliseconds), four random.
+
+    Unique in this process by its time, among processes by 20 random bits.
+    """
+    return _base32(_moments.next(), 8) + _base32(secrets.randbits(20), 4)
 
 
 def new_name(task: str) -> str:
