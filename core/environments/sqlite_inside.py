@@ -18,17 +18,20 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import sqlite3
 import struct
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, BinaryIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a script that runs at each capture loads only what it uses
+    from collections.abc import Callable, Iterator
+    from typing import Any, BinaryIO
 
 LOCK_SECONDS = 5.0
+READER_SECONDS = 0.5
 CHUNK = 1 << 20
 VALUE_BYTES = 16 << 10
+LOGS = ("-wal", "-shm", "-journal")
 COPY = ".benchflow-copy"
 INCOMING = ".benchflow-incoming"
 
@@ -37,12 +40,27 @@ class StateFault(Exception):
     """Told to the caller as one sentence."""
 
 
+def beside(path: str, name: str) -> str:
+    return os.path.join(os.path.dirname(path), name)
+
+
+def remove(*paths: str) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def copied(source: BinaryIO, target: BinaryIO) -> None:
+    while chunk := source.read(CHUNK):
+        target.write(chunk)
+
+
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
+def opened(path: str) -> Iterator[sqlite3.Connection]:
     """A connection to an existing database; never creates one."""
     try:
         connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw",
+            f"file:{escaped(path)}?mode=rw",
             uri=True,
             timeout=LOCK_SECONDS,
             isolation_level=None,
@@ -56,6 +74,12 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         raise StateFault(f"{path}: {error}") from error
     finally:
         connection.close()
+
+
+def escaped(path: str) -> str:
+    """An absolute path as part of a SQLite URI."""
+    path = os.path.abspath(path)
+    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
 def quoted(name: str) -> str:
@@ -139,45 +163,48 @@ def shown(value: object) -> object:
     }
 
 
-def seal(path: Path, *, write: bool) -> dict[str, Any]:
+def seal(path: str, *, write: bool) -> dict[str, Any]:
     """The digest of one database; with ``write`` also make it safe to capture.
 
     Afterwards either everything is in the main file, or (a reader held the log
     back) the log is whole and no write is under way.
     """
-    if not path.is_file():
-        return {"path": str(path), "present": False, "digest": "absent", "log": "none"}
+    if not os.path.isfile(path):
+        return {"path": path, "present": False, "digest": "absent", "log": "none"}
     with opened(path) as connection:
         log = "unread"
         if write:
             check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if check != "ok":
                 raise StateFault(f"{path} is damaged: {check}")
+            # A reader that stays is no reason to wait long: the log may be captured too.
+            connection.execute(f"PRAGMA busy_timeout = {int(READER_SECONDS * 1000)}")
             busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            connection.execute(f"PRAGMA busy_timeout = {int(LOCK_SECONDS * 1000)}")
             log = "kept" if busy else "truncated"
             connection.execute("BEGIN IMMEDIATE")
         else:
             connection.execute("BEGIN")
         digest = content_digest(connection)
         connection.execute("ROLLBACK")
-        return {"path": str(path), "present": True, "digest": digest, "log": log}
+        return {"path": path, "present": True, "digest": digest, "log": log}
 
 
 def verb_flush(args: dict[str, Any]) -> dict[str, Any]:
-    return {"states": [seal(Path(path), write=True) for path in args["paths"]]}
+    return {"states": [seal(path, write=True) for path in args["paths"]]}
 
 
 def verb_digest(args: dict[str, Any]) -> dict[str, Any]:
-    return {"states": [seal(Path(path), write=False) for path in args["paths"]]}
+    return {"states": [seal(path, write=False) for path in args["paths"]]}
 
 
 def verb_query(args: dict[str, Any]) -> dict[str, Any]:
     """Tables of every database, at most ``rows`` a table and ``bytes`` in all."""
     room = [int(args["bytes"])]
     states: list[dict[str, Any]] = []
-    for path in map(Path, args["paths"]):
-        if not path.is_file():
-            states.append({"path": str(path), "digest": "absent", "tables": []})
+    for path in args["paths"]:
+        if not os.path.isfile(path):
+            states.append({"path": path, "digest": "absent", "tables": []})
             continue
         with opened(path) as connection:
             connection.execute("BEGIN")
@@ -186,7 +213,7 @@ def verb_query(args: dict[str, Any]) -> dict[str, Any]:
                 for name in tables_of(connection)
             ]
             digest = content_digest(connection)
-        states.append({"path": str(path), "digest": digest, "tables": tables})
+        states.append({"path": path, "digest": digest, "tables": tables})
     return {"states": states}
 
 
@@ -207,73 +234,68 @@ def described(
     return {"name": table, "columns": columns, "key": key, "rows": rows, "row_count": count}
 
 
-def export(path: Path, begin: Callable[[dict[str, Any]], BinaryIO]) -> None:
+def export(path: str, begin: Callable[[dict[str, Any]], BinaryIO]) -> None:
     """Write a consistent copy; ``begin`` takes the header and gives the place for the bytes."""
-    if not path.is_file():
-        begin({"path": str(path), "present": False, "digest": "absent"})
+    if not os.path.isfile(path):
+        begin({"path": path, "present": False, "digest": "absent"})
         return
-    copy = path.with_name(f"{COPY}-{os.getpid()}")
+    copy = beside(path, f"{COPY}-{os.getpid()}")
     try:
         with opened(path) as source, contextlib.closing(sqlite3.connect(copy)) as target:
             source.backup(target, pages=-1)
         with opened(copy) as connection:
             digest = content_digest(connection)
-        with copy.open("rb") as data:
-            shutil.copyfileobj(
-                data, begin({"path": str(path), "present": True, "digest": digest}), CHUNK
-            )
+        with open(copy, "rb") as data:
+            copied(data, begin({"path": path, "present": True, "digest": digest}))
     finally:
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            Path(f"{copy}{suffix}").unlink(missing_ok=True)
+        remove(copy, *(copy + suffix for suffix in LOGS))
 
 
-def stage(path: Path, data: BinaryIO) -> None:
+def stage(path: str, data: BinaryIO) -> None:
     """Put the bytes beside the database, under a name nobody opens."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    incoming = path.with_name(INCOMING + path.name)
-    with incoming.open("wb") as target:
-        shutil.copyfileobj(data, target, CHUNK)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    incoming = beside(path, INCOMING + os.path.basename(path))
+    with open(incoming, "wb") as target:
+        copied(data, target)
     with opened(incoming) as connection:
         check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if check != "ok":
             raise StateFault(f"the copy for {path} is damaged: {check}")
-    for suffix in ("-wal", "-shm"):
-        Path(f"{incoming}{suffix}").unlink(missing_ok=True)
+    remove(*(incoming + suffix for suffix in LOGS))
 
 
 def verb_swap(args: dict[str, Any]) -> dict[str, Any]:
     """Make each staged copy the database; a path in ``absent`` is removed."""
-    for path in map(Path, args["paths"]):
-        for suffix in ("-wal", "-shm", "-journal"):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
-        path.with_name(INCOMING + path.name).replace(path)
-    for path in map(Path, args["absent"]):
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
+    for path in args["paths"]:
+        remove(*(path + suffix for suffix in LOGS))
+        os.replace(beside(path, INCOMING + os.path.basename(path)), path)
+    for path in args["absent"]:
+        remove(path, *(path + suffix for suffix in LOGS))
     return {}
 
 
-def kept_at(args: dict[str, Any], path: str) -> Path:
-    return Path(args["folder"]) / hashlib.sha256(path.encode()).hexdigest()[:16]
+def kept_at(args: dict[str, Any], path: str) -> str:
+    return os.path.join(args["folder"], hashlib.sha256(path.encode()).hexdigest()[:16])
 
 
 def verb_keep(args: dict[str, Any]) -> dict[str, Any]:
     """Keep what is there now as the state that ``reset`` goes back to."""
+    os.makedirs(args["folder"], exist_ok=True)
     for path in args["paths"]:
         place = kept_at(args, path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("wb") as target:
-            export(Path(path), lambda _, target=target: target)  # type: ignore[misc]
-        if not place.stat().st_size:
-            place.unlink()
+        with open(place, "wb") as target:
+            export(path, lambda _, target=target: target)  # type: ignore[misc]
+            size = target.tell()
+        if not size:
+            os.unlink(place)
     return {}
 
 
 def verb_reset(args: dict[str, Any]) -> dict[str, Any]:
-    present = [path for path in args["paths"] if kept_at(args, path).is_file()]
+    present = [path for path in args["paths"] if os.path.isfile(kept_at(args, path))]
     for path in present:
-        with kept_at(args, path).open("rb") as data:
-            stage(Path(path), data)
+        with open(kept_at(args, path), "rb") as data:
+            stage(path, data)
     absent = [path for path in args["paths"] if path not in present]
     return verb_swap({"paths": present, "absent": absent})
 
@@ -283,11 +305,11 @@ def verb_export(args: dict[str, Any]) -> None:
         print(json.dumps(header), flush=True)
         return sys.stdout.buffer
 
-    export(Path(args["paths"][0]), begin)
+    export(args["paths"][0], begin)
 
 
 def verb_stage(args: dict[str, Any]) -> dict[str, Any]:
-    stage(Path(args["paths"][0]), sys.stdin.buffer)
+    stage(args["paths"][0], sys.stdin.buffer)
     return {}
 
 

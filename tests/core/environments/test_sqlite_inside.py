@@ -24,10 +24,12 @@ def make(path: Path, rows: int = 3, *, mode: str = "wal") -> None:
     with connected(path) as db:
         db.execute(f"PRAGMA journal_mode = {mode}")
         db.execute("CREATE TABLE items (id INTEGER PRIMARY KEY, text TEXT, data BLOB)")
+        db.execute("BEGIN")
         db.executemany(
             "INSERT INTO items (text, data) VALUES (?, ?)",
             [(f"row {number}", bytes([number % 256])) for number in range(rows)],
         )
+        db.execute("COMMIT")
 
 
 def count(path: Path) -> int:
@@ -182,6 +184,29 @@ def test_copies_under_a_writer_are_each_one_committed_state(database: Path) -> N
         place.write_bytes(copy)
         assert count(place) % 2 == 0
         assert SQLITE.digest(place) == header["digest"]
+
+
+def test_a_copy_holds_the_commits_that_are_only_in_the_log(database: Path) -> None:
+    with connected(database) as service:
+        service.execute("PRAGMA wal_autocheckpoint = 0")
+        service.execute("INSERT INTO items (text) VALUES ('only in the log')")
+        header, copy = SQLITE.run("export", paths=[str(database)])
+        assert header["digest"] == SQLITE.digest(database)
+    place = database.with_name("copy.db")
+    place.write_bytes(copy)
+    assert count(place) == 4
+
+
+@pytest.mark.parametrize("name", ["a b.db", "50%25.db", "q?mode=memory.db", "hash#.db", "ü.db"])
+def test_any_file_name_is_a_database_of_that_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    make(path)
+    header, copy = SQLITE.run("export", paths=[str(path)])
+    with connected(path) as db:
+        db.execute("DELETE FROM items")
+    SQLITE.restore(path, copy)
+    assert SQLITE.digest(path) == header["digest"]
+    assert [found.name for found in tmp_path.iterdir()] == [name]
 
 
 def test_a_damaged_copy_is_refused_before_anything_is_replaced(database: Path) -> None:
