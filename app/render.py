@@ -47,16 +47,23 @@ def tree_text(tree: Tree, record: RolloutRecord, *, width: int = 100) -> str:
 
 def row_text(item: TreeRow, width: int) -> str:
     """One node on one line, cut to ``width`` cells."""
-    lane = "│ " * item.depth
-    mark = _MARKS.get(item.kind, "●")
+    if item.kind == "line":
+        lane = "│ " * (item.depth - 1) + "├─"
+        left = f"{lane} {item.node}  {item.label}  ({item.detail})"
+    else:
+        mark = _MARKS.get(item.kind, "●")
+        left = f"{'│ ' * item.depth}{mark} {item.node:<5} {item.label}"
+        left = f"{left}  {item.detail}" if item.detail else left
     score = f"  {number(item.reward)}" if item.reward is not None else ""
-    tail = f"  ({item.state})" if item.state in ("open", "waiting", "failed", "cancelled") else ""
-    left = f"{lane}{mark} {item.node:<5} {item.label}"
-    text = f"{left}  {item.detail}" if item.detail else left
-    room = max(20, width - len(score) - len(tail))
-    if len(text) > room:
-        text = text[: room - 1] + "…"
-    return click.style(text, fg=_COLOURS.get(item.state)) + click.style(score, bold=True) + tail
+    shown = ("open", "waiting", "running", "failed", "cancelled", "interrupted")
+    tail = f"  ({item.state})" if item.state in shown else ""
+    tail += "  main line" if item.main else ""
+    value = f"  {item.value}" if item.value else ""
+    room = max(20, width - len(score) - len(tail) - len(value))
+    if len(left) > room:
+        left = left[: room - 1] + "…"
+    styled = click.style(left, fg=_COLOURS.get(item.state))
+    return styled + click.style(value, fg="cyan", bold=True) + click.style(score, bold=True) + tail
 
 
 def number(value: float) -> str:
@@ -92,6 +99,13 @@ def _result_lines(summary: RolloutHead, record: RolloutRecord) -> list[str]:
     if summary.seconds is not None:
         counts += f", {summary.seconds:.1f} s"
     lines.append(counts)
+    if summary.saved is not None:
+        saved = summary.saved
+        lines.append(
+            f"{saved.lines} branched line{'s' if saved.lines != 1 else ''} shared their prefix: "
+            f"{saved.steps} steps, {saved.tool_calls} tool calls "
+            f"and {saved.seconds:.1f} s not run again"
+        )
     if record.sealed:
         lines.append(f"folder {record.folder}")
     return lines

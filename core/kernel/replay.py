@@ -13,6 +13,7 @@ from typing import cast
 from core.contracts.errors import StoreError
 from core.contracts.reward import Granularity, RewardEvent, Space, ToolCall, VerifyResult
 from core.contracts.store import Event
+from core.contracts.user import Nudge
 from core.contracts.values import JsonObject
 from core.kernel import events as ev
 from core.kernel.tree import (
@@ -72,8 +73,13 @@ def apply(tree: Tree, event: Event) -> None:
         if body.main in tree.lines:
             tree.main = body.main
     elif isinstance(body, ev.Reopened):
-        tree.ended_at = tree.outcome = None
+        tree.ended_at = tree.outcome = tree.stop = None
+    elif isinstance(body, ev.NudgeAccepted):
+        tree.nudges[body.nudge] = Nudge(body.text, body.actor, body.via, id=body.nudge)
+    elif isinstance(body, ev.CancelRequested):
+        tree.stop = body.actor if body.scope == "run" else tree.stop
     elif isinstance(body, ev.OwnerChanged):
+        tree.stop = None
         tree.ended_at = tree.outcome = tree.error = tree.error_category = None
         tree.phases = []
     elif isinstance(body, ev.Scored):
@@ -137,6 +143,7 @@ def _apply_to_line(tree: Tree, line: Line, event: Event, body: ev.Body) -> None:
             node = _grow(tree, line, event, "prompt")
             node.text, node.origin, node.actor = body.text, body.origin, body.actor
             node.role, node.turn = body.role, body.turn
+            tree.nudges.pop(body.nudge, None)
             line.turns = max(line.turns, body.turn)
             line.assisted = line.assisted or (body.origin == "nudge" and body.via != "user-model")
         case ev.StepStarted():
@@ -224,12 +231,9 @@ def _text(tree: Tree, line: Line, kind: str, text: str) -> None:
 
 
 def _tool(tree: Tree, line: Line, body: ev.ToolChanged) -> None:
-    key = (line.number, body.tool_call_id)
-    known = key in tree.tools or any(
-        (number, body.tool_call_id) in tree.tools for number in tree.ancestry(line.number)
-    )
-    before = tree.tool_call(line.number, body.tool_call_id)
-    tree.tools[key] = ToolCall(
+    known = tree.find_tool(line.number, body.tool_call_id)
+    before = known or tree.tool_call(line.number, body.tool_call_id)
+    after = ToolCall(
         tool_call_id=body.tool_call_id,
         title=body.title if body.title is not None else before.title,
         kind=body.kind if body.kind is not None else before.kind,
@@ -238,8 +242,10 @@ def _tool(tree: Tree, line: Line, body: ev.ToolChanged) -> None:
         raw_output=body.raw_output if body.raw_output is not None else before.raw_output,
         content=tuple(body.content) if body.content is not None else before.content,
     )
+    history = tree.tools.setdefault((line.number, body.tool_call_id), [])
+    history.append((tree.seq, after))
     step = _step(tree, line)
-    if not known and step is not None:
+    if known is None and step is not None:
         step.blocks.append(Block("tool", ref=body.tool_call_id))
 
 

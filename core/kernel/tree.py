@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from core.contracts.reward import ToolCall, VerifyResult
+from core.contracts.user import Nudge
 from core.contracts.values import JsonObject
 
 NodeKind: TypeAlias = Literal["root", "prompt", "step", "ask"]
@@ -215,10 +216,16 @@ class Tree:
     root_id: str = ""
     nodes: dict[str, Node] = field(default_factory=dict)
     lines: dict[int, Line] = field(default_factory=dict)
-    tools: dict[tuple[int, str], ToolCall] = field(default_factory=dict)
+    tools: dict[tuple[int, str], list[tuple[int, ToolCall]]] = field(default_factory=dict)
+    """Each call as it was after each event that changed it, by line: a fork keeps what
+    its parent's calls were at the fork, whatever the parent learns later."""
     permissions: list[Permission] = field(default_factory=list)
     session: dict[str, JsonObject] = field(default_factory=dict)
     noise: dict[str, int] = field(default_factory=dict)
+    nudges: dict[str, Nudge] = field(default_factory=dict)
+    """Accepted and not yet given to the agent, oldest first, by id."""
+    stop: str | None = None
+    """Who ended the rollout of the current owner before its time, if anybody did."""
     main: int = 0
     task: str = ""
     task_digest: str = ""
@@ -267,11 +274,21 @@ class Tree:
             current = parent.line if parent and parent.kind != "root" else None
         return chain
 
+    def find_tool(self, line: int, tool_call_id: str) -> ToolCall | None:
+        """A tool call as ``line`` knows it: its own, else its ancestors' as of the fork."""
+        limit: int | None = None
+        current: int | None = line
+        while current is not None:
+            for seq, call in reversed(self.tools.get((current, tool_call_id), ())):
+                if limit is None or seq <= limit:
+                    return call
+            here = self.lines.get(current)
+            fork = self.nodes.get(here.parent_id) if here and here.parent_id else None
+            current = fork.line if fork and fork.kind != "root" else None
+            limit = fork.seq if fork else None
+        return None
+
     def tool_call(self, line: int, tool_call_id: str) -> ToolCall:
-        """A tool call as ``line`` knows it: a child may have its own result of a
-        call that its parent made."""
-        for number in self.ancestry(line):
-            call = self.tools.get((number, tool_call_id))
-            if call is not None:
-                return call
-        return ToolCall(tool_call_id, title="", kind="other", status="pending")
+        """The same, or an empty call for an id that nobody announced."""
+        found = self.find_tool(line, tool_call_id)
+        return found or ToolCall(tool_call_id, title="", kind="other", status="pending")

@@ -17,12 +17,13 @@ from core.contracts.store import (
     RequestRecord,
     RolloutRecord,
 )
-from core.contracts.values import JsonObject, JsonValue, Outcome
+from core.contracts.values import JsonObject, JsonValue
 from core.services.assemble import load_tree
 from core.services.branching import BranchRequest, plan_branch
 from core.services.branching import start as start_branch
 from core.services.engine import Engine, Grown
 from core.services.jobs import prepare_again
+from core.services.orphans import end_orphan
 from core.services.sanitise import clean
 from core.services.toolbox import Toolbox
 from core.users.form import answer_to_json, ask_from_json, parse_answer
@@ -82,12 +83,7 @@ async def cancel(
     """End a rollout, or just its running turn."""
     record = await engine.tools.store.rollouts.get(ref)
     args: JsonObject = {"scope": scope, "via": via}
-    try:
-        return await act(engine, record, "cancel", args, actor=actor, idem_key=idem_key)
-    except OwnerSilent:
-        own = await engine.tools.store.rollouts.claim(engine.id, record.id)
-        await engine.end_orphan(own, Outcome.CANCELLED, f"cancelled by {actor}; its owner had died")
-        return {"cancelled": "run"}
+    return await act(engine, record, "cancel", args, actor=actor, idem_key=idem_key)
 
 
 async def nudge(
@@ -150,20 +146,44 @@ async def act(
 ) -> JsonObject:
     """Send a command to the owner of a live rollout and await its result.
 
-    Raises what the owner raised, Conflict when the rollout has ended, and
-    OwnerSilent when nobody took it.
+    A command whose ``idem_key`` is known is not sent again; its result is
+    returned. Raises what the owner raised, Conflict when the rollout has ended,
+    and OwnerSilent when a live owner does not take it.
     """
-    if record.state.final:
+    commands = engine.tools.store.commands
+    known = await commands.find(idem_key) if idem_key else None
+    if known is None and record.state.final:
         raise Conflict(
             f"the rollout has ended ({record.state.value})",
             where=f"rollout {record.id}",
             remedy="See it with `bench show`, or run it again with `bench resume`",
         )
-    commands = engine.tools.store.commands
     key = idem_key or secrets.token_hex(8)
     sent = await commands.send(record.id, verb, args, actor=actor, idem_key=key)
-    done = await commands.wait(sent.id)
+    try:
+        done = await commands.wait(sent.id)
+    except OwnerSilent as silent:
+        await _do_it_here(engine, record.id, silent)
+        done = await commands.wait(sent.id)
     return _result(done)
+
+
+async def _do_it_here(engine: Engine, rollout: str, silent: OwnerSilent) -> None:
+    """Nobody live owns the rollout: take it over, answer what was sent to it, end it.
+
+    Raises ``silent`` where somebody lives after all.
+    """
+    rollouts = engine.tools.store.rollouts
+    try:
+        own = await rollouts.claim(engine.id, rollout)
+    except Conflict:
+        raise silent from None
+    record = await rollouts.get(rollout)
+    if record.state.final:
+        await engine.refuse_late(own, record.state)
+        await rollouts.release(own)
+    else:
+        await end_orphan(engine, own, "the engine that ran it died")
 
 
 def _result(command: CommandRecord) -> JsonObject:

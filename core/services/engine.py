@@ -12,11 +12,12 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 from core.contracts.errors import BenchFlowError, Conflict, Fenced, StoreError, UsageError
 from core.contracts.sandbox import SandboxProvider
-from core.contracts.store import CommandRecord, EventDraft, Ownership, RolloutState
+from core.contracts.store import CommandRecord, Ownership, RolloutState
 from core.contracts.user import Nudge, UserModel
 from core.contracts.values import JsonObject, JsonValue, Outcome
 from core.kernel import events as ev
@@ -25,7 +26,7 @@ from core.kernel.finish import finish
 from core.kernel.line import LineRun
 from core.kernel.rollout import RolloutRun, Takeover
 from core.kernel.spec import ForkPoint, LineContext, LineResult, Stop
-from core.kernel.tree import Line, Tree
+from core.kernel.tree import Tree
 from core.services.assemble import Prepared, line_context, load_tree
 from core.services.branching import BranchRequest, auto_brancher, plan_branch
 from core.services.branching import start as start_branch
@@ -56,6 +57,9 @@ class Running(Protocol):
     @property
     def children(self) -> Children: ...
 
+    @property
+    def begun(self) -> asyncio.Event: ...
+
     def stop(self, stop: Stop) -> None: ...
 
 
@@ -66,6 +70,7 @@ class Grown:
     tree: Tree
     context: LineContext
     children: Children
+    begun: asyncio.Event
 
     @property
     def line(self) -> LineRun | None:
@@ -110,7 +115,7 @@ class Engine:
         self, own: Ownership, prepared: Prepared, takeover: Takeover | None = None
     ) -> LineResult:
         """Run an owned rollout to its end and seal it. Raises what is not an outcome."""
-        keeper = await self._keeper(own)
+        keeper = await self._start(own)
         policy = prepared.config.policy
         held: list[RolloutRun] = []
 
@@ -146,9 +151,9 @@ class Engine:
 
         Its result stays what it was. Raises what ``work`` raised.
         """
-        keeper = await self._keeper(own)
+        keeper = await self._start(own)
         tree = await load_tree(self.tools, own.rollout, whole=True)
-        before = _outcome_of(tree)
+        before = outcome_of(tree)
         await keeper.commit(ev.encode(ev.Reopened(self.id, actor, why), line=tree.main))
         context = line_context(self.tools, prepared, keeper)
         children = Children(
@@ -157,7 +162,9 @@ class Engine:
             first_number=max(tree.lines, default=-1) + 1,
             slot=self._line_slot(),
         )
-        grown = Grown(tree, context, children)
+        begun = asyncio.Event()
+        begun.set()
+        grown = Grown(tree, context, children, begun)
         async with self._attended(_Live(own, prepared, context.user, grown), keeper) as ended:
             ended.result = before
             try:
@@ -166,7 +173,7 @@ class Engine:
             finally:
                 await finish(children.end())
                 after = await load_tree(self.tools, own.rollout)
-                ended.result = _outcome_of(after, before)
+                ended.result = outcome_of(after, before)
                 body = ev.RolloutEnded(
                     ended.result.outcome,
                     ended.result.error,
@@ -175,10 +182,13 @@ class Engine:
                 )
                 await finish(keeper.commit(ev.encode(body, line=after.main)))
 
-    async def _keeper(self, own: Ownership) -> RowKeeper:
-        rollouts = self.tools.store.rollouts
-        await rollouts.update(own, state=RolloutState.RUNNING.value)
-        return RowKeeper(self.tools.store.log.recorder(own), rollouts)
+    async def _start(self, own: Ownership) -> RowKeeper:
+        await self.tools.store.rollouts.update(own, state=RolloutState.RUNNING.value)
+        return self.keeper(own)
+
+    def keeper(self, own: Ownership) -> RowKeeper:
+        """The recorder of an owned rollout, which keeps its row in the list up to date."""
+        return RowKeeper(self.tools.store.log.recorder(own), self.tools.store.rollouts)
 
     def _line_slot(self) -> Slot:
         """Lines of one rollout run at once up to ``LINES_AT_ONCE``."""
@@ -203,9 +213,9 @@ class Engine:
             for task in (commands, keeping):
                 task.cancel()
             await asyncio.gather(commands, keeping, return_exceptions=True)
-            await self._finish(live.own, keeper, ended.result)
+            await self.close(live.own, keeper, ended.result)
 
-    async def _finish(self, own: Ownership, keeper: RowKeeper, result: LineResult) -> None:
+    async def close(self, own: Ownership, keeper: RowKeeper, result: LineResult) -> None:
         """Leave a final, sealed, unowned rollout; every step can be done again."""
         store = self.tools.store
         with contextlib.suppress(Fenced):
@@ -222,32 +232,37 @@ class Engine:
                     error=result.error,
                     error_category=result.error_category,
                 )
-                await self._refuse_late(own, state)
+                await self.refuse_late(own, state)
                 await seal(self.tools, own)
                 await store.rollouts.release(own)
 
     async def _commands(self, live: _Live) -> None:
-        commands = self.tools.store.commands
-        async for command in commands.pending(live.own):
-            try:
-                drafts, result = await self._carry_out(command, live)
-            except BenchFlowError as error:
-                await commands.finish(live.own, command.id, error=error_json(error))
-            else:
-                await commands.finish(live.own, command.id, *drafts, result=result)
+        await live.run.begun.wait()
+        async for command in self.tools.store.commands.pending(live.own):
+            await finish(self._serve(command, live))
 
-    async def _carry_out(
-        self, command: CommandRecord, live: _Live
-    ) -> tuple[tuple[EventDraft, ...], JsonObject]:
+    async def _serve(self, command: CommandRecord, live: _Live) -> None:
+        try:
+            await self._carry_out(command, live)
+        except Fenced:
+            raise
+        except BenchFlowError as error:
+            problem = error_json(error)
+            await self.tools.store.commands.finish(live.own, command.id, error=problem)
+
+    async def _carry_out(self, command: CommandRecord, live: _Live) -> None:
+        """Acknowledge and do. The record comes first: what is acknowledged survives a
+        crash, and is done by this owner or, from the log, by the next."""
+        done = partial(self.tools.store.commands.finish, live.own, command.id)
         via = str(command.args.get("via", ""))
         match command.verb:
             case "cancel":
                 scope: Literal["turn", "run"] = (
                     "turn" if command.args.get("scope") == "turn" else "run"
                 )
+                asked = ev.encode(ev.CancelRequested(scope, command.actor, via))
+                await done(asked, result={"cancelled": scope})
                 live.run.stop(Stop(scope, command.actor, via))
-                drafts = (ev.encode(ev.CancelRequested(scope, command.actor, via)),)
-                return drafts, {"cancelled": scope}
             case "nudge":
                 line = live.run.line
                 if line is None:
@@ -256,10 +271,13 @@ class Engine:
                         where=f"rollout {command.rollout}",
                         remedy="Nudge once the agent's first turn runs",
                     )
-                line.nudge(Nudge(str(command.args.get("text", "")), command.actor, via))
-                return (), {"queued": True}
+                text = str(command.args.get("text", ""))
+                with line.nudges.promised():
+                    accepted = ev.NudgeAccepted(command.id, text, command.actor, via)
+                    await done(ev.encode(accepted, line=line.number), result={"queued": True})
+                    line.nudges.put(Nudge(text, command.actor, via, id=command.id))
             case "branch":
-                return (), await self._branch_live(command, live, via)
+                await done(result=await self._branch_live(command, live, via))
             case _:
                 raise UsageError(f"a running rollout does not know {command.verb!r}")
 
@@ -274,37 +292,16 @@ class Engine:
             result["lines"] = lines
         return result
 
-    async def _refuse_late(self, own: Ownership, state: RolloutState) -> None:
+    async def refuse_late(self, own: Ownership, state: RolloutState) -> None:
+        """Answer what was sent to a rollout that had ended."""
         commands = self.tools.store.commands
-        while (late := await commands.take(own)) is not None:
+        while (late := await commands.take(own, again=True)) is not None:
             error = Conflict(
                 f"the rollout had already ended ({state.value})",
                 where=f"rollout {own.rollout}",
                 remedy="See it with `bench show`",
             )
             await commands.finish(own, late.id, error=error_json(error))
-
-    async def end_orphan(self, own: Ownership, outcome: Outcome, why: str) -> None:
-        """Close the log of a rollout whose owner died, so that it is final and sealed."""
-        tree = await load_tree(self.tools, own.rollout)
-        keeper = RowKeeper(self.tools.store.log.recorder(own), self.tools.store.rollouts)
-        line, leaf = tree.main_line, tree.main_leaf
-        verdict = leaf.verdict.result if leaf and leaf.verdict else None
-        if verdict is not None:
-            result = LineResult(Outcome.SCORED, verdict)
-        else:
-            result = LineResult(outcome, error=why, error_category="interrupted")
-        if tree.root_id and tree.outcome is None:
-            number = line.number if line else 0
-            drafts = [ev.encode(ev.OwnerChanged(self.id, why), line=number)]
-            drafts += [
-                ev.encode(_line_ended(tree, open_line, result, why), line=open_line.number)
-                for open_line in tree.lines.values()
-                if open_line.outcome is None
-            ]
-            ended = ev.RolloutEnded(result.outcome, result.error, result.error_category)
-            await keeper.commit(*drafts, ev.encode(ended, line=number))
-        await self._finish(own, keeper, result)
 
 
 @asynccontextmanager
@@ -329,16 +326,7 @@ async def engine(tools: Toolbox) -> AsyncIterator[Engine]:
             await store.engines.deregister(identity)
 
 
-def _line_ended(tree: Tree, line: Line, result: LineResult, why: str) -> ev.LineEnded:
-    if line.number == tree.main:
-        return ev.LineEnded(result.outcome, result.error, result.error_category)
-    scored = tree.nodes[line.leaf_id].verdict is not None
-    if scored and line.leaf_id != line.parent_id:
-        return ev.LineEnded(Outcome.SCORED)
-    return ev.LineEnded(Outcome.INTERRUPTED, why, "interrupted")
-
-
-def _outcome_of(tree: Tree, before: LineResult | None = None) -> LineResult:
+def outcome_of(tree: Tree, before: LineResult | None = None) -> LineResult:
     """How the main line stands, as the result of the whole rollout."""
     line, leaf = tree.main_line, tree.main_leaf
     verdict = leaf.verdict.result if leaf is not None and leaf.verdict else None

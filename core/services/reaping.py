@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 
 from core.contracts.errors import Conflict
 from core.contracts.store import RolloutRecord
-from core.contracts.values import Outcome
 from core.kernel.replay import fold
 from core.kernel.tree import Tree
 from core.services.engine import Engine
+from core.services.orphans import end_orphan
 from core.services.toolbox import Toolbox
 
 
@@ -42,8 +42,8 @@ async def reap(engine: Engine) -> list[str]:
     for record in await tools.store.rollouts.orphans():
         with contextlib.suppress(Conflict):
             own = await tools.store.rollouts.claim(engine.id, record.id)
-            await engine.end_orphan(own, Outcome.INTERRUPTED, "the engine that ran it died")
-            done.append(f"rollout {record.id}: its engine had died; now interrupted")
+            outcome = await end_orphan(engine, own, "the engine that ran it died")
+            done.append(f"rollout {record.id}: its engine had died; now {outcome}")
     live = {item.id for item in await tools.store.engines.live()}
 
     def is_live(labels: Mapping[str, str]) -> bool:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import cast
 
 from core.contracts.values import JsonObject
+from core.kernel.backup import Decision, Rules, decisions
 from core.kernel.tree import Line, Node, Tree
 from core.services.sanitise import clean
 
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """One line of a tree view. ``depth`` counts forks, never steps."""
+    """One line of a tree view: a node, or (``kind`` line) the start of a child's line.
+    ``depth`` counts forks, never steps."""
 
     node: str
     kind: str
@@ -28,6 +30,20 @@ class TreeRow:
     """open, done, waiting, answered, scored, failed, cancelled, interrupted."""
     reward: float | None
     at: float
+    value: str = ""
+    """V of a branching node, with n, interval and weights."""
+    main: bool = False
+    """This row is the rollout's main line, though it began as a branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """What the shared prefixes saved against as many rollouts on their own."""
+
+    lines: int
+    steps: int
+    tool_calls: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,7 @@ class RolloutHead:
     error_category: str | None
     seconds: float | None
     noise: int
+    saved: Savings | None
 
 
 def head(tree: Tree) -> RolloutHead:
@@ -83,21 +100,116 @@ def head(tree: Tree) -> RolloutHead:
         error_category=tree.error_category or (line.error_category if line else None),
         seconds=tree.seconds,
         noise=sum(tree.noise.values()),
+        saved=savings(tree),
     )
 
 
-def rows(tree: Tree, *, after: int = 0) -> list[TreeRow]:
-    """Every node made by an event later than ``after``, line by line, parents first."""
-    depths = _line_depths(tree)
-    order = _reading_order(tree)
+def savings(tree: Tree) -> Savings | None:
+    """Counted over child lines: their path before the fork was not run again."""
+    children = [line for line in tree.lines.values() if not _starts_tree(tree, line)]
+    if not children:
+        return None
+    steps = calls = 0
+    seconds = 0.0
+    for line in children:
+        fork = tree.nodes[line.parent_id or tree.root_id]
+        path = [node for node in fork.path if node.kind == "step"]
+        steps += len(path)
+        calls += sum(len(node.tool_calls) for node in path)
+        seconds += max(0.0, fork.at - tree.started_at)
+    return Savings(len(children), steps, calls, seconds)
+
+
+def rows(tree: Tree, *, after: int = 0, rules: Rules | None = None) -> list[TreeRow]:
+    """Every node made by an event later than ``after``: each line told whole, a
+    child's line right after the node it was forked at, with a row of its own first."""
+    if not tree.root_id:
+        return []
+    values = decisions(tree, rules)
+    found: list[TreeRow] = []
+    waiting: list[tuple[Node | Line, int]] = [(tree.root, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if isinstance(item, Line):
+            found.append(_line_row(tree, item, depth))
+            first = [node for node in _forked(tree, item) if node.line == item.number]
+            waiting.extend((node, depth) for node in first)
+            continue
+        if item.seq > after:
+            found.append(row(tree, item, depth, values.get(item.id)))
+        own = [node for node in item.children if not _is_fork(tree, item, node)]
+        lines = _lines_from(tree, item)
+        waiting.extend((node, depth) for node in own)
+        waiting.extend((line, depth + 1) for line in reversed(lines))
+    return found
+
+
+def _is_fork(tree: Tree, parent: Node, child: Node) -> bool:
+    """Whether the way to ``child`` starts a line that is shown with a row of its own."""
+    return child.line != parent.line and not _starts_tree(tree, tree.lines[child.line])
+
+
+def _starts_tree(tree: Tree, line: Line) -> bool:
+    """The first line of an attempt grows from the root and needs no row of its own."""
+    return line.parent_id == tree.root_id and line.continuation.get("kind") in ("start", "attempt")
+
+
+def _lines_from(tree: Tree, node: Node) -> list[Line]:
     return [
-        row(tree, node, depths.get(node.line, 0) if node.kind != "root" else 0)
-        for node in order
-        if node.seq > after
+        line
+        for _, line in sorted(tree.lines.items())
+        if line.parent_id == node.id and line.number != node.line and not _starts_tree(tree, line)
     ]
 
 
-def row(tree: Tree, node: Node, depth: int = 0) -> TreeRow:
+def _forked(tree: Tree, line: Line) -> list[Node]:
+    return tree.nodes[line.parent_id].children if line.parent_id else []
+
+
+def _line_row(tree: Tree, line: Line, depth: int) -> TreeRow:
+    leaf = tree.nodes[line.leaf_id]
+    verdict = leaf.verdict if leaf.line == line.number else None
+    waits = any(_waits(node) for node in tree.nodes.values() if node.line == line.number)
+    kind = str(line.continuation.get("kind", ""))
+    label = str(line.continuation.get("label") or line.continuation.get("text") or kind)
+    marks = [line.fidelity, line.origin]
+    if line.assisted:
+        marks.append("assisted")
+    if line.error:
+        marks.append(first_line(line.error))
+    return TreeRow(
+        node=f"line {line.number}",
+        kind="line",
+        line=line.number,
+        depth=depth,
+        label=clean(f"{kind}: {label}" if kind != label else label),
+        detail=clean(" · ".join(marks)),
+        state=line.outcome or ("waiting" if waits else "running"),
+        reward=verdict.result.reward if verdict else None,
+        at=line.started_at,
+        main=line.number == tree.main,
+    )
+
+
+def value_text(decision: Decision) -> str:
+    """V of a node in a few words: mean, n, interval, weights, what is missing."""
+    value = decision.value.value
+    if value.mean is None:
+        return f"V - ({decision.pending} running)" if decision.pending else "V -"
+    parts = [f"V {value.mean:.2f}", f"n={value.n}"]
+    if value.interval is not None:
+        parts.append(f"[{value.interval.low:.2f}, {value.interval.high:.2f}]")
+    else:
+        parts.append("no interval")
+    parts.append(f"q {decision.value.weights}")
+    if decision.pending:
+        parts.append(f"{decision.pending} running")
+    if value.excluded:
+        parts.append(f"{value.excluded} left out")
+    return " ".join(parts)
+
+
+def row(tree: Tree, node: Node, depth: int = 0, decision: Decision | None = None) -> TreeRow:
     """One node as a row; its reward is its newest verdict's."""
     return TreeRow(
         node=node.id,
@@ -109,18 +221,8 @@ def row(tree: Tree, node: Node, depth: int = 0) -> TreeRow:
         state=_state(tree, node),
         reward=node.verdict.result.reward if node.verdict else None,
         at=node.at,
+        value=value_text(decision) if decision else "",
     )
-
-
-def _reading_order(tree: Tree) -> list[Node]:
-    """Depth first; at a fork each child's line is told whole before the next."""
-    if not tree.root_id:
-        return []
-    return list(tree.root.subtree)
-
-
-def _line_depths(tree: Tree) -> dict[int, int]:
-    return {number: len(tree.ancestry(number)) - 1 for number in tree.lines}
 
 
 def _waits(node: Node) -> bool:

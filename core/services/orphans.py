@@ -1,0 +1,81 @@
+"""Orphans: rollouts whose owner died. Whoever claims one makes it final here.
+
+What a person had asked of the dead owner is answered first: a cancel is carried
+out, everything else is refused, nothing is left waiting.
+"""
+
+from __future__ import annotations
+
+from core.contracts.errors import Conflict
+from core.contracts.store import Ownership
+from core.contracts.values import Outcome
+from core.kernel import events as ev
+from core.kernel.spec import LineResult
+from core.kernel.tree import Line, Tree
+from core.services.assemble import load_tree
+from core.services.engine import Engine, error_json, outcome_of
+
+
+async def end_orphan(engine: Engine, own: Ownership, why: str) -> Outcome:
+    """Close the log of a claimed rollout, so that it is final and sealed.
+
+    It is interrupted, unless it had a verdict or a person had cancelled it.
+    """
+    tree = await load_tree(engine.tools, own.rollout)
+    keeper = engine.keeper(own)
+    if tree.outcome is not None:
+        result = outcome_of(tree)
+        await engine.close(own, keeper, result)
+        return result.outcome
+    result = _result(tree, await _settle_commands(engine, own, tree), why)
+    if tree.root_id:
+        line = tree.main_line
+        number = line.number if line else 0
+        drafts = [ev.encode(ev.OwnerChanged(engine.id, why), line=number)]
+        drafts += [
+            ev.encode(_line_ended(tree, open_line, result, why), line=open_line.number)
+            for open_line in tree.lines.values()
+            if open_line.outcome is None
+        ]
+        ended = ev.RolloutEnded(result.outcome, result.error, result.error_category)
+        await keeper.commit(*drafts, ev.encode(ended, line=number))
+    await engine.close(own, keeper, result)
+    return result.outcome
+
+
+async def _settle_commands(engine: Engine, own: Ownership, tree: Tree) -> Outcome:
+    """Answer what was sent to the dead owner; whether that, or the log, says cancelled."""
+    commands = engine.tools.store.commands
+    cancelled = tree.stop is not None
+    while (command := await commands.take(own, again=True)) is not None:
+        if command.verb == "cancel" and command.args.get("scope") != "turn":
+            via = str(command.args.get("via", ""))
+            asked = ev.encode(ev.CancelRequested("run", command.actor, via))
+            drafts = (asked,) if tree.root_id else ()
+            await commands.finish(own, command.id, *drafts, result={"cancelled": "run"})
+            cancelled = True
+            continue
+        error = Conflict(
+            "the process that ran the rollout had died",
+            where=f"rollout {own.rollout}",
+            remedy="Run it again with `bench resume`",
+        )
+        await commands.finish(own, command.id, error=error_json(error))
+    return Outcome.CANCELLED if cancelled else Outcome.INTERRUPTED
+
+
+def _result(tree: Tree, outcome: Outcome, why: str) -> LineResult:
+    leaf = tree.main_leaf
+    if leaf is not None and leaf.verdict is not None:
+        return LineResult(Outcome.SCORED, leaf.verdict.result)
+    category = "cancelled" if outcome is Outcome.CANCELLED else "interrupted"
+    return LineResult(outcome, error=why, error_category=category)
+
+
+def _line_ended(tree: Tree, line: Line, result: LineResult, why: str) -> ev.LineEnded:
+    if line.number == tree.main:
+        return ev.LineEnded(result.outcome, result.error, result.error_category)
+    scored = tree.nodes[line.leaf_id].verdict is not None
+    if scored and line.leaf_id != line.parent_id:
+        return ev.LineEnded(Outcome.SCORED)
+    return ev.LineEnded(Outcome.INTERRUPTED, why, "interrupted")
