@@ -1,6 +1,6 @@
 """Events per second of the recorder, beside raw sqlite3 writing the same rows.
 
-    python tests/bench/recorder.py [EVENTS]
+python tests/bench/recorder.py [EVENTS]
 """
 
 from __future__ import annotations
