@@ -10,18 +10,16 @@ import asyncio
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from core.contracts.errors import SandboxError, SandboxLost, SnapshotError
 from core.contracts.sandbox import Captured, Sandbox, SandboxImage, SandboxSpec
 from core.sandboxes.cgroups import Group
 from core.sandboxes.inside import Inside
-from core.sandboxes.layers import MAX_LAYERS, disk_bytes, new_id
+from core.sandboxes.layers import MAX_LAYERS, LayerStore, disk_bytes, new_id
 from core.sandboxes.link import Holder, end
+from core.sandboxes.rung import Rung
 from core.sandboxes.waiting import finish
-
-if TYPE_CHECKING:
-    from core.sandboxes.local import LocalProvider
 
 PROVIDER = "local"
 _STOP_SECONDS = 30.0
@@ -41,10 +39,31 @@ class Parts:
     holder: Holder
 
 
+class Maker(Protocol):
+    """What a sandbox needs of the provider that made it."""
+
+    store: LayerStore
+    rung: Rung
+
+    def labels_of(self, spec: SandboxSpec) -> dict[str, str]: ...
+
+    def check_image(self, image: SandboxImage) -> None: ...
+
+    async def fork(self, image: SandboxImage, n: int = 1) -> list[Sandbox]: ...
+
+    async def discard(self, image: SandboxImage) -> None: ...
+
+    async def reboot(
+        self, id: str, spec: SandboxSpec, folder: Path, layers: tuple[str, ...], group: Group
+    ) -> Holder: ...
+
+    async def forget(self, id: str, folder: Path, layer: str, group: Group) -> None: ...
+
+
 class LocalSandbox(Inside):
     """Implements ``Sandbox`` on this machine."""
 
-    def __init__(self, provider: LocalProvider, parts: Parts) -> None:
+    def __init__(self, provider: Maker, parts: Parts) -> None:
         super().__init__(parts.id, parts.spec, parts.holder)
         self._provider = provider
         self._folder = parts.folder
