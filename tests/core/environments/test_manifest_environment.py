@@ -12,8 +12,8 @@ import pytest
 from core.contracts.environment import EnvContext
 from core.contracts.errors import EnvironmentFailed, NotReady, ServiceDied, StateError
 from core.contracts.sandbox import Sandbox
-from core.environments.manifest import ManifestEnvironment, selection
-from core.tasks.models import Manifest, ServiceSpec, TaskSelectionSpec
+from core.environments.manifest import ManifestEnvironment
+from core.tasks.models import Manifest, ServiceSpec
 from tests.contracts.environment_suite import EnvironmentSuite, RunningWorld
 from tests.core.environments.worlds import (
     PORT,
@@ -56,16 +56,11 @@ class TestManifestEnvironment(EnvironmentSuite):
 async def test_the_chosen_task_and_forwarded_variables_reach_the_service_process(
     tmp_path: Path,
 ) -> None:
-    manifest = counter_manifest(
-        forward_env=("TOKEN", "UNSET"), task_selection=TaskSelectionSpec(key="CHOSEN")
-    )
-    chosen = selection(manifest, "org/task", {"TOKEN": "t", "OTHER": "o"})
-    assert chosen == {"TOKEN": "t", "CHOSEN": "org/task"}
-    environment = ManifestEnvironment(manifest)
+    environment = ManifestEnvironment(counter_manifest())
+    chosen = {"CHOSEN": "org/task", "TOKEN": "t"}
     async with running(tmp_path, environment, selection=chosen, seed=5) as sandbox:
         env = await ask(sandbox, "GET", "/env")
     assert (env["CHOSEN"], env["TOKEN"], env["BENCH_SEED"]) == ("org/task", "t", "5")
-    assert "OTHER" not in env
 
 
 async def test_setup_runs_when_the_state_is_fresh_and_not_in_a_fork(tmp_path: Path) -> None:
