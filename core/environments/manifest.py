@@ -43,6 +43,14 @@ SETUP_SECONDS = 300.0
 KINDS: dict[str, StateKind] = {kind.name: kind for kind in (SqliteState(), FilesState())}
 
 
+def selection(manifest: Manifest, task: str, host: Mapping[str, str]) -> dict[str, str]:
+    """The variables every service starts with: the chosen task, and host variables asked for."""
+    chosen = {key: host[key] for key in manifest.forward_env if key in host}
+    if manifest.task_selection.mechanism == "env_var":
+        chosen[manifest.task_selection.key] = task
+    return chosen
+
+
 class ManifestEnvironment:
     """Implements ``Environment`` for one sandbox at a time.
 

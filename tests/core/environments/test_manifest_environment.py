@@ -12,8 +12,8 @@ import pytest
 from core.contracts.environment import EnvContext
 from core.contracts.errors import EnvironmentFailed, NotReady, ServiceDied, StateError
 from core.contracts.sandbox import Sandbox
-from core.environments.manifest import ManifestEnvironment
-from core.tasks.models import Manifest, ServiceSpec
+from core.environments.manifest import ManifestEnvironment, selection
+from core.tasks.models import Manifest, ServiceSpec, TaskSelectionSpec
 from tests.contracts.environment_suite import EnvironmentSuite, RunningWorld
 from tests.core.environments.worlds import (
     PORT,
@@ -56,8 +56,12 @@ class TestManifestEnvironment(EnvironmentSuite):
 async def test_the_chosen_task_and_forwarded_variables_reach_the_service_process(
     tmp_path: Path,
 ) -> None:
-    environment = ManifestEnvironment(counter_manifest())
-    chosen = {"CHOSEN": "org/task", "TOKEN": "t"}
+    manifest = counter_manifest(
+        forward_env=("TOKEN", "UNSET"), task_selection=TaskSelectionSpec(key="CHOSEN")
+    )
+    chosen = selection(manifest, "org/task", {"TOKEN": "t", "OTHER": "o"})
+    assert chosen == {"TOKEN": "t", "CHOSEN": "org/task"}
+    environment = ManifestEnvironment(manifest)
     async with running(tmp_path, environment, selection=chosen, seed=5) as sandbox:
         env = await ask(sandbox, "GET", "/env")
     assert (env["CHOSEN"], env["TOKEN"], env["BENCH_SEED"]) == ("org/task", "t", "5")
