@@ -368,8 +368,15 @@ class Commands(Protocol):
         """
         ...
 
-    async def take(self, own: Ownership) -> CommandRecord | None:
-        """The oldest pending command of an owned rollout, by compare-and-set."""
+    async def find(self, idem_key: str) -> CommandRecord | None:
+        """The command that was sent with this key, if any."""
+        ...
+
+    async def take(self, own: Ownership, *, again: bool = False) -> CommandRecord | None:
+        """The oldest pending command of an owned rollout, by compare-and-set.
+
+        With ``again`` also one that this very owner took and was kept from finishing.
+        """
         ...
 
     async def finish(

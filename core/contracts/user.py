@@ -41,6 +41,8 @@ class Nudge:
     via: str = "user-model"
     request: str = ""
     """Id of the stored request that it settled, when one waited for it."""
+    id: str = ""
+    """Names it in the log, when its acceptance is a record of its own."""
 
 
 class UserModel(Protocol):

@@ -77,6 +77,20 @@ class Prompted:
     via: str = ""
     role: str = "agent"
     turn: int = 1
+    nudge: str = ""
+    """Id of the accepted nudge that it delivers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NudgeAccepted:
+    """A person's follow-up that waits for the running turn to end. It is owed to the
+    agent until a prompt delivers it, by whatever owner."""
+
+    KIND: ClassVar[str] = "nudge_accepted"
+    nudge: str
+    text: str
+    actor: str
+    via: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +324,7 @@ Body: TypeAlias = (
     | PhaseStarted
     | PhaseEnded
     | Prompted
+    | NudgeAccepted
     | StepStarted
     | Said
     | Thought

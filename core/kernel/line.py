@@ -41,6 +41,7 @@ from core.kernel import events as ev
 from core.kernel.checkpoint import Checkpoint, capture, capture_retired
 from core.kernel.clock import AgentClock, Stopwatch
 from core.kernel.finish import deadline, finish, outlast
+from core.kernel.nudges import Nudges
 from core.kernel.phases import LineCancelled, Phases
 from core.kernel.spec import (
     Forker,
@@ -83,7 +84,7 @@ class LineRun:
         self._pumping = asyncio.Lock()
         self._stop: Stop | None = None
         self._stopping = asyncio.Event()
-        self._nudges: asyncio.Queue[Nudge] = asyncio.Queue()
+        self.nudges = Nudges()
         self._asks = spec.asks
         self._turn = spec.turn
         self._given = spec.answer
@@ -104,6 +105,10 @@ class LineRun:
         return self._in_turn
 
     @property
+    def number(self) -> int:
+        return self._spec.number
+
+    @property
     def result(self) -> LineResult | None:
         """How it ended; set as soon as there is a verdict, which nothing takes back."""
         return self._result
@@ -118,10 +123,6 @@ class LineRun:
         if not self._run_stopped:
             self._stop = stop
         self._stopping.set()
-
-    def nudge(self, nudge: Nudge) -> None:
-        """Queue a follow-up; it becomes the next prompt when the turn ends."""
-        self._nudges.put_nowait(nudge)
 
     async def run(self) -> LineResult:
         """Live the line. Deliberate errors become its typed outcome; only
@@ -202,6 +203,7 @@ class LineRun:
                 await self._turns(session)
             finally:
                 self._in_turn = False
+                self.nudges.close()
                 watch.cancel()
                 await self._settle(session)
                 pump.cancel()
@@ -247,7 +249,9 @@ class LineRun:
         await self._capture_turn_end(session)
 
     async def _prompted(self, prompt: Nudge, origin: str) -> None:
-        body = ev.Prompted(prompt.text, origin, prompt.actor, prompt.via, turn=self._turn)
+        body = ev.Prompted(
+            prompt.text, origin, prompt.actor, prompt.via, turn=self._turn, nudge=prompt.id
+        )
         await self._mark(body, request=prompt.request)
 
     async def _one_turn(
@@ -292,8 +296,10 @@ class LineRun:
 
     async def _next_prompt(self) -> Nudge | None:
         """A nudge that waits already, else what the user model says, whichever is first."""
-        if not self._nudges.empty():
-            return self._nudges.get_nowait()
+        return self.nudges.take() or await self._said() or await self.nudges.last()
+
+    async def _said(self) -> Nudge | None:
+        """What the user model says of the turn, unless a nudge or a stop comes first."""
         leaf = await self._leaf()
         turn = TurnEnd(
             self._context.rollout,
@@ -304,7 +310,7 @@ class LineRun:
             leaf.message,
         )
         user = asyncio.create_task(self._context.user.after_turn(turn))
-        nudge = asyncio.create_task(self._nudges.get())
+        nudge = asyncio.create_task(self.nudges.come())
         stopping = asyncio.create_task(self._stopping.wait())
         tasks = (user, nudge, stopping)
         try:
@@ -312,7 +318,7 @@ class LineRun:
             if stopping.done():
                 self._clear_turn_stop()
                 return None
-            return nudge.result() if nudge.done() else user.result()
+            return user.result() if user.done() else None
         finally:
             for task in tasks:
                 task.cancel()

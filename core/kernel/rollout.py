@@ -13,6 +13,7 @@ import contextlib
 from dataclasses import dataclass
 
 from core.contracts.errors import BenchFlowError, Fenced, StoreError
+from core.contracts.user import Nudge
 from core.contracts.values import JsonObject, Outcome, Phase
 from core.kernel import events as ev
 from core.kernel.checkpoint import capture
@@ -52,6 +53,8 @@ class Takeover:
     line: int
     """The number its new main line gets."""
     why: str
+    nudges: tuple[Nudge, ...] = ()
+    """Accepted by the earlier owner and never given to the agent: owed by this one."""
 
 
 class RolloutRun:
@@ -76,6 +79,8 @@ class RolloutRun:
         self._world: World | None = None
         self._stop: Stop | None = None
         self._living: asyncio.Task[LineResult] | None = None
+        self.begun = asyncio.Event()
+        """Set once the log holds the rollout's first event: nothing may come before it."""
         self.children = Children(
             context, plan, first_number=self._number + 1, slot=slot or no_limit
         )
@@ -161,6 +166,7 @@ class RolloutRun:
             engine = self._context.recorder.ownership.engine
             body = ev.OwnerChanged(engine, self._takeover.why)
         await self._context.recorder.commit(ev.encode(body, line=self._number))
+        self.begun.set()
 
     async def _live(self) -> LineResult:
         # Uninterrupted: a log whose first event is missing cannot be read.
@@ -186,6 +192,8 @@ class RolloutRun:
             return world
 
         self._line = LineRun(self._context, spec, self._plan, here)
+        for nudge in self._takeover.nudges if self._takeover else ():
+            self._line.nudges.put(nudge)
         try:
             result = await self._line.run()
             await self.children.wait()

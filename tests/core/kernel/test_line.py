@@ -139,7 +139,7 @@ async def test_a_persons_nudge_while_the_agent_works_is_the_next_prompt_and_assi
     running = started(case)
     await case.points.reached("prompt")
     assert case.run.line is not None
-    case.run.line.nudge(Nudge("Look again.", "ann", via="cli"))
+    case.run.line.nudges.put(Nudge("Look again.", "ann", via="cli"))
     case.points.release("prompt")
     result = await running
     assert result.outcome is Outcome.SCORED
@@ -152,7 +152,7 @@ async def test_a_persons_nudge_ends_the_wait_for_the_user_model() -> None:
     running = started(case)
     await case.points.reached("user.after_turn")
     assert case.run.line is not None
-    case.run.line.nudge(Nudge("Look again.", "ann", via="cli"))
+    case.run.line.nudges.put(Nudge("Look again.", "ann", via="cli"))
     await case.points.reached("user.after_turn", times=2)
     case.points.release("user.after_turn")
     await running
@@ -282,7 +282,7 @@ async def test_a_nudge_after_a_stopped_turn_starts_the_next() -> None:
     running = started(case)
     await case.points.reached("prompt")
     assert case.run.line is not None
-    case.run.line.nudge(Nudge("Do it otherwise.", "ann", via="cli"))
+    case.run.line.nudges.put(Nudge("Do it otherwise.", "ann", via="cli"))
     case.run.stop(TURN_STOP)
     result = await running
     assert result.outcome is Outcome.SCORED
