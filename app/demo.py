@@ -34,9 +34,12 @@ async def run_demo(answer: str | None, jobs_dir: str | None) -> int:
         user="scripted",
         answers=(given,) if given else (),
         jobs_dir=jobs_dir or read_settings().jobs_dir,
+        branch="asks=all",
     )
     click.echo(
-        "A support agent works a ticket on a live service and has to ask which order is meant.\n",
+        "A support agent works a ticket on a live service and has to ask which order is meant.\n"
+        "The question is a checkpoint: every other answer becomes a line of its own, forked\n"
+        "from the same world and the same session, and the returns estimate V there.\n",
         err=True,
     )
     report = await run_config(config, quiet=False)

@@ -227,7 +227,6 @@ class Engine:
                 await store.rollouts.update(
                     own,
                     state=state.value,
-                    waiting=0,
                     reward=result.verdict.reward if result.verdict else None,
                     error=result.error,
                     error_category=result.error_category,

@@ -87,6 +87,5 @@ class RowKeeper:
 
     def _wait(self, change: int) -> None:
         self._waiting = max(0, self._waiting + change)
-        self._dirty["waiting"] = self._waiting
         state = RolloutState.WAITING if self._waiting else RolloutState.RUNNING
         self._dirty["state"] = state.value
