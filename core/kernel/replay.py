@@ -44,7 +44,7 @@ def fold(events: Iterable[Event], tree: Tree | None = None) -> Tree:
 
 
 def apply(tree: Tree, event: Event) -> None:
-    """Change ``tree`` by the next event of its log. O(1) but for line starts."""
+    """Change ``tree`` by the next event of its log. O(1) but where a line starts or ends."""
     if event.seq != tree.seq + 1:
         raise StoreError(
             f"the log jumps from event {tree.seq} to {event.seq}",
@@ -80,7 +80,7 @@ def apply(tree: Tree, event: Event) -> None:
         tree.stop = body.actor if body.scope == "run" else tree.stop
     elif isinstance(body, ev.OwnerChanged):
         tree.stop = None
-        tree.ended_at = tree.outcome = tree.error = tree.error_category = None
+        tree.ended_at = tree.outcome = tree.error = tree.error_category = tree.seconds = None
         tree.phases = []
     elif isinstance(body, ev.Scored):
         _score(tree, event, body)
@@ -103,6 +103,8 @@ def apply(tree: Tree, event: Event) -> None:
 
 
 def _start_rollout(tree: Tree, event: Event, body: ev.RolloutStarted) -> None:
+    if tree.root_id:
+        return
     tree.rollout = event.rollout
     tree.task, tree.task_digest = body.task, body.task_digest
     tree.agent, tree.sandbox, tree.user = body.agent, body.sandbox, body.user
@@ -115,8 +117,13 @@ def _start_rollout(tree: Tree, event: Event, body: ev.RolloutStarted) -> None:
 
 
 def _start_line(tree: Tree, event: Event, body: ev.LineStarted) -> None:
+    # A line starts once: a second start could make two lines each other's ancestors.
+    if event.line in tree.lines:
+        return
     parent = body.parent if body.parent in tree.nodes else tree.root_id
-    inherited = tree.lines.get(tree.nodes[parent].line) if parent != tree.root_id else None
+    fork = tree.nodes[parent]
+    inherited = tree.lines.get(fork.line) if parent != tree.root_id else None
+    helped = body.assisted or (inherited is not None and inherited.assisted_by(fork.seq))
     tree.lines[event.line] = Line(
         number=event.line,
         attempt=event.attempt,
@@ -125,11 +132,12 @@ def _start_line(tree: Tree, event: Event, body: ev.LineStarted) -> None:
         fidelity=body.fidelity,
         origin=body.origin,
         seed=body.seed,
-        assisted=body.assisted or (inherited is not None and inherited.assisted),
+        assisted_at=event.seq if helped else None,
         leaf_id=parent,
         started_at=event.at,
-        asks=sum(node.kind == "ask" for node in tree.nodes[parent].path),
-        turns=inherited.turns if inherited else 0,
+        asks=sum(node.kind == "ask" for node in fork.path),
+        turns=fork.turn,
+        mark=event.seq,
     )
     if body.main:
         tree.main = event.line
@@ -145,7 +153,8 @@ def _apply_to_line(tree: Tree, line: Line, event: Event, body: ev.Body) -> None:
             node.role, node.turn = body.role, body.turn
             tree.nudges.pop(body.nudge, None)
             line.turns = max(line.turns, body.turn)
-            line.assisted = line.assisted or (body.origin == "nudge" and body.via != "user-model")
+            if body.origin == "nudge" and body.via != "user-model" and not line.assisted:
+                line.assisted_at = event.seq
         case ev.StepStarted():
             _close_step(tree, line, event)
             node = _grow(tree, line, event, "step")
@@ -167,7 +176,7 @@ def _apply_to_line(tree: Tree, line: Line, event: Event, body: ev.Body) -> None:
             node.turn = line.turns
             line.asks = body.ask_index + 1
         case ev.Answered():
-            _answer(tree, event, body)
+            _answer(tree, line, event, body)
         case ev.PermissionSettled():
             _permission(tree, line, body)
         case _:
@@ -187,7 +196,7 @@ def _line_facts(tree: Tree, line: Line, event: Event, body: ev.Body) -> None:
             _close_step(tree, line, event)
             line.outcome, line.error = body.outcome, body.error
             line.error_category, line.ended_at = body.error_category, event.at
-            tree.nodes[line.leaf_id].open = False
+            _close_all(tree, line)
         case ev.UsageChanged():
             line.usage.update(event.payload)
         case ev.SessionChanged():
@@ -202,7 +211,7 @@ def _grow(tree: Tree, line: Line, event: Event, kind: NodeKind) -> Node:
     node = Node(tree, f"n{event.seq}", event.seq, event.at, kind, line.number, line.leaf_id)
     tree.nodes[node.id] = node
     tree.nodes[line.leaf_id].child_ids.append(node.id)
-    line.leaf_id = node.id
+    line.leaf_id, line.mark = node.id, event.seq
     return node
 
 
@@ -211,6 +220,14 @@ def _close_step(tree: Tree, line: Line, event: Event) -> None:
         step = tree.nodes[line.step_id]
         step.open, step.ended_at = False, event.at
         line.step_id = None
+
+
+def _close_all(tree: Tree, line: Line) -> None:
+    """Nothing of a line that ended goes on or waits, its older questions included."""
+    node: Node | None = tree.nodes[line.leaf_id]
+    while node is not None and node.line == line.number:
+        node.open = False
+        node = node.parent
 
 
 def _step(tree: Tree, line: Line) -> Node | None:
@@ -243,17 +260,20 @@ def _tool(tree: Tree, line: Line, body: ev.ToolChanged) -> None:
         content=tuple(body.content) if body.content is not None else before.content,
     )
     history = tree.tools.setdefault((line.number, body.tool_call_id), [])
-    history.append((tree.seq, after))
+    if history and history[-1][0] == line.mark:
+        history.pop()
+    history.append((line.mark, after))
     step = _step(tree, line)
     if known is None and step is not None:
         step.blocks.append(Block("tool", ref=body.tool_call_id))
 
 
-def _answer(tree: Tree, event: Event, body: ev.Answered) -> None:
+def _answer(tree: Tree, line: Line, event: Event, body: ev.Answered) -> None:
     node = tree.nodes.get(body.node)
     if node is not None and node.line == event.line:
         node.answer = GivenAnswer(body.action, body.content, body.actor, body.via, body.seconds)
         node.open, node.ended_at = False, event.at
+        line.mark = event.seq
 
 
 def _permission(tree: Tree, line: Line, body: ev.PermissionSettled) -> None:

@@ -83,7 +83,7 @@ def trajectory(tree: Tree, leaf_id: str) -> Trajectory:
         rollout=tree.rollout,
         leaf=leaf_id,
         line=leaf.line,
-        assisted=line.assisted if line else False,
+        assisted=line.assisted_by(leaf.seq) if line else False,
         items=tuple(items),
         reward=leaf.verdict.result.reward if leaf.verdict else None,
     )

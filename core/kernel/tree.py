@@ -191,9 +191,13 @@ class Line:
     fidelity: str
     origin: str
     seed: int
-    assisted: bool
+    assisted_at: int | None
+    """The event since which a person has helped; None while nobody has."""
     leaf_id: str
     started_at: float
+    mark: int = 0
+    """The event that the line has got to, of those at which it can be forked: its
+    newest node, or the answer to its newest question."""
     step_id: str | None = None
     """The step now going on."""
     phase: str = ""
@@ -207,6 +211,14 @@ class Line:
     ended_at: float | None = None
     usage: JsonObject = field(default_factory=dict)
 
+    @property
+    def assisted(self) -> bool:
+        return self.assisted_at is not None
+
+    def assisted_by(self, seq: int) -> bool:
+        """Whether a person had helped when the event ``seq`` happened."""
+        return self.assisted_at is not None and self.assisted_at <= seq
+
 
 @dataclass(eq=False, slots=True)
 class Tree:
@@ -217,8 +229,8 @@ class Tree:
     nodes: dict[str, Node] = field(default_factory=dict)
     lines: dict[int, Line] = field(default_factory=dict)
     tools: dict[tuple[int, str], list[tuple[int, ToolCall]]] = field(default_factory=dict)
-    """Each call as it was after each event that changed it, by line: a fork keeps what
-    its parent's calls were at the fork, whatever the parent learns later."""
+    """Each call as it was at each mark of its line: a fork keeps what its parent's
+    calls were at the fork, whatever the parent learns later."""
     permissions: list[Permission] = field(default_factory=list)
     session: dict[str, JsonObject] = field(default_factory=dict)
     noise: dict[str, int] = field(default_factory=dict)
@@ -279,8 +291,8 @@ class Tree:
         limit: int | None = None
         current: int | None = line
         while current is not None:
-            for seq, call in reversed(self.tools.get((current, tool_call_id), ())):
-                if limit is None or seq <= limit:
+            for mark, call in reversed(self.tools.get((current, tool_call_id), ())):
+                if limit is None or mark <= limit:
                     return call
             here = self.lines.get(current)
             fork = self.nodes.get(here.parent_id) if here and here.parent_id else None
