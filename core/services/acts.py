@@ -131,6 +131,7 @@ async def branch(
         numbers.extend(start_branch(grown.children, planned, grown.tree, seed=seed))
 
     own = await engine.tools.store.rollouts.claim(engine.id, record.id)
+    await engine.warm(prepared.config.sandbox)
     await engine.grow(own, prepared, work, actor=actor, why="branch")
     return {**result, "lines": numbers}
 
@@ -180,7 +181,7 @@ async def _do_it_here(engine: Engine, rollout: str, silent: OwnerSilent) -> None
         raise silent from None
     record = await rollouts.get(rollout)
     if record.state.final:
-        await engine.refuse_late(own, record.state)
+        await engine.refuse_late(own, f"the rollout had already ended ({record.state.value})")
         await rollouts.release(own)
     else:
         await end_orphan(engine, own, "the engine that ran it died")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol
@@ -100,6 +100,8 @@ class Engine:
     tools: Toolbox
     id: str
     _providers: dict[str, SandboxProvider] = field(default_factory=dict)
+    _warmed: set[str] = field(default_factory=set)
+    _warm: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def provider(self, name: str) -> SandboxProvider:
         """The sandbox provider of that name, labelled with this store and engine."""
@@ -110,6 +112,16 @@ class Engine:
                 raise UsageError(f"no sandbox is called {name!r}", remedy=f"Use one of {known}")
             self._providers[name] = make({"store": str(self.tools.home), "engine": self.id})
         return self._providers[name]
+
+    async def warm(self, name: str) -> None:
+        """Keep what the provider starts quickly from until this engine ends, if it has such."""
+        provider = self.provider(name)
+        if name not in self._warmed and isinstance(provider, AbstractAsyncContextManager):
+            self._warmed.add(name)
+            await self._warm.enter_async_context(provider)
+
+    async def cool(self) -> None:
+        await self._warm.aclose()
 
     async def run(
         self, own: Ownership, prepared: Prepared, takeover: Takeover | None = None
@@ -231,7 +243,7 @@ class Engine:
                     error=result.error,
                     error_category=result.error_category,
                 )
-                await self.refuse_late(own, state)
+                await self.refuse_late(own, f"the rollout had already ended ({state.value})")
                 await seal(self.tools, own)
                 await store.rollouts.release(own)
 
@@ -291,12 +303,12 @@ class Engine:
             result["lines"] = lines
         return result
 
-    async def refuse_late(self, own: Ownership, state: RolloutState) -> None:
-        """Answer what was sent to a rollout that had ended."""
+    async def refuse_late(self, own: Ownership, why: str) -> None:
+        """Answer what was sent to a rollout and came too late."""
         commands = self.tools.store.commands
         while (late := await commands.take(own, again=True)) is not None:
             error = Conflict(
-                f"the rollout had already ended ({state.value})",
+                why,
                 where=f"rollout {own.rollout}",
                 remedy="See it with `bench show`",
             )
@@ -316,9 +328,11 @@ async def engine(tools: Toolbox) -> AsyncIterator[Engine]:
                 await store.engines.beat(identity)
 
     beating = asyncio.create_task(beat())
+    host = Engine(tools, identity)
     try:
-        yield Engine(tools, identity)
+        yield host
     finally:
+        await finish(host.cool())
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
         with contextlib.suppress(StoreError):

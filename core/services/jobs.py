@@ -8,23 +8,29 @@ an interrupted record that can be run again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from core.contracts.errors import Fault, TaskError, UsageError
+from core.contracts.errors import BenchFlowError, Conflict, Fault, Fenced, TaskError, UsageError
 from core.contracts.store import NewRollout, Ownership, RolloutRecord, RolloutState
 from core.contracts.values import Outcome
+from core.kernel.finish import finish
 from core.kernel.rollout import Takeover
 from core.kernel.spec import LineResult
-from core.services.assemble import Prepared, load_tree, prepare
+from core.services.assemble import Prepared, filled, load_tree, prepare
 from core.services.config import RolloutConfig
 from core.services.engine import Engine
+from core.services.queueing import JobSlots, turn_or_cancel
 from core.services.sealing import write_job_files
 from core.services.toolbox import Toolbox
+from core.tasks.check import find_packages
 from core.tasks.models import Task
+from core.tasks.package import folder_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +79,18 @@ class JobReport:
         return sum(rewards) / len(rewards) if rewards else None
 
 
-def find_tasks(path: Path) -> list[Path]:
-    """The task packages at ``path``: itself, or those right below it.
-
-    Raises UsageError when there is none.
-    """
-    if (path / "task.md").is_file():
-        return [path]
-    if path.is_dir():
-        found = sorted(child for child in path.iterdir() if (child / "task.md").is_file())
-        if found:
-            return found
-    what = "is no folder" if not path.is_dir() else "holds no task.md, nor does a folder in it"
-    raise UsageError(f"{path} {what}", remedy="Give the path of a task package")
+def _unwatched(_: object) -> None:
+    """Nobody looks on."""
 
 
 def plan(tools: Toolbox, config: RolloutConfig, *, now: datetime | None = None) -> JobPlan:
     """Tasks x repeats, each with its id and folder. Raises TaskError with all faults."""
     moment = now or datetime.now()
-    folders = find_tasks(config.folder)
+    folders = find_packages(config.folder)
+    if not (folders[0] / "task.md").is_file():
+        exists = config.folder.is_dir()
+        what = "holds no task.md, nor does a folder in it" if exists else "is no folder"
+        raise UsageError(f"{config.folder} {what}", remedy="Give the path of a task package")
     tasks: list[Task] = []
     faults: list[Fault] = []
     for folder in folders:
@@ -118,36 +117,80 @@ def plan(tools: Toolbox, config: RolloutConfig, *, now: datetime | None = None) 
 
 
 async def run_job(
-    engine: Engine, job: JobPlan, *, started: Callable[[Planned], None] | None = None
+    engine: Engine,
+    job: JobPlan,
+    *,
+    started: Callable[[Planned], None] = _unwatched,
+    ended: Callable[[RolloutReport], None] = _unwatched,
 ) -> JobReport:
-    """Run every rollout of the plan. ``started`` is told of each as its slot is given."""
+    """Run every rollout of the plan. ``started`` is told of each as its slot is given,
+    ``ended`` of each as it is sealed.
+
+    Raises what keeps the job from starting before anything is created; after
+    that one rollout's failure, a fence included, is that rollout's only. An
+    error that is a fault of ours is raised once all have ended.
+    """
     tools = engine.tools
-    await tools.store.jobs.create(job.id, str(job.folder), job.config.to_json())
+    for name in {item.config.sandbox for item in job.rollouts}:
+        await engine.provider(name).require()
+        await engine.warm(name)
     prepared = {item.id: _prepare(engine, item) for item in job.rollouts}
+    await tools.store.jobs.create(job.id, str(job.folder), job.config.to_json())
     owned = {item.id: await _create(engine, job, item) for item in job.rollouts}
-    reports: dict[str, RolloutReport] = {}
-
-    async def one(item: Planned) -> None:
-        slots = tools.store.slots
-        await slots.acquire(engine.id, item.id, limit=job.config.concurrency)
-        try:
-            if started is not None:
-                started(item)
-            result = await engine.run(owned[item.id], prepared[item.id])
-        finally:
-            await slots.release(engine.id, item.id)
-        reports[item.id] = RolloutReport(item.id, item.name, item.folder, item.task.name, result)
-
+    run = _JobRun(engine, JobSlots(engine, job.config.concurrency), prepared, owned, started)
     try:
         async with asyncio.TaskGroup() as group:
             for item in job.rollouts:
-                group.create_task(one(item))
-    except* asyncio.CancelledError:
-        raise
+                group.create_task(run.one(item, ended))
     finally:
-        await _close_job(engine, job, owned)
-    ordered = tuple(reports[item.id] for item in job.rollouts if item.id in reports)
-    return JobReport(job.id, job.folder, ordered)
+        await finish(_close_job(engine, job, owned))
+    if run.bugs:
+        raise run.bugs[0]
+    return JobReport(job.id, job.folder, tuple(run.reports[item.id] for item in job.rollouts))
+
+
+@dataclass(eq=False, slots=True)
+class _JobRun:
+    """The rollouts of one job, each on its own: none takes another down."""
+
+    engine: Engine
+    slots: JobSlots
+    prepared: Mapping[str, Prepared]
+    owned: Mapping[str, Ownership]
+    started: Callable[[Planned], None]
+    reports: dict[str, RolloutReport] = field(default_factory=dict)
+    bugs: list[Exception] = field(default_factory=list)
+
+    async def one(self, item: Planned, ended: Callable[[RolloutReport], None]) -> None:
+        try:
+            result = await self._live(item)
+        except BenchFlowError as error:
+            result = _failed(error)
+        except Exception as bug:
+            result = LineResult(Outcome.FAILED, error=repr(bug), error_category="internal")
+            self.bugs.append(bug)
+        report = RolloutReport(item.id, item.name, item.folder, item.task.name, result)
+        self.reports[item.id] = report
+        ended(report)
+
+    async def _live(self, item: Planned) -> LineResult:
+        own, ready = self.owned[item.id], self.prepared[item.id]
+        async with AsyncExitStack() as stack:
+            slot = self.slots.slot(item.id)
+            cancelled = await turn_or_cancel(self.engine, own, ready.facts, slot, stack)
+            if cancelled is not None:
+                return cancelled
+            self.started(item)
+            return await self.engine.run(own, ready)
+
+
+def _failed(error: BenchFlowError) -> LineResult:
+    return LineResult(
+        Outcome.FAILED,
+        error=str(error),
+        error_category=error.category,
+        infrastructure=error.infrastructure,
+    )
 
 
 async def rerun(engine: Engine, record: RolloutRecord, why: str) -> LineResult:
@@ -156,10 +199,19 @@ async def rerun(engine: Engine, record: RolloutRecord, why: str) -> LineResult:
     Questions that already have an answer find it again.
     """
     tools = engine.tools
+    if record.state is RolloutState.SCORED:
+        raise Conflict(
+            "the rollout has its reward; there is nothing to resume",
+            where=f"rollout {record.id}",
+            remedy="Run the task again with `bench run`, or look with `bench show`",
+        )
     prepared = prepare_again(engine, record)
+    await prepared.plan.provider.require()
     own = await tools.store.rollouts.claim(engine.id, record.id, new_attempt=True)
+    await engine.refuse_late(own, "its process had died, and it is being run again")
     tree = await load_tree(tools, record.id)
-    takeover = Takeover(max(tree.lines, default=-1) + 1, why) if tree.root_id else None
+    owed = tuple(tree.nudges.values())
+    takeover = Takeover(max(tree.lines, default=-1) + 1, why, owed) if tree.root_id else None
     return await engine.run(own, prepared, takeover)
 
 
@@ -172,9 +224,10 @@ def prepare_again(engine: Engine, record: RolloutRecord) -> Prepared:
 
 def _prepare(engine: Engine, item: Planned) -> Prepared:
     live = engine.tools.home / "live" / item.id
-    agent = engine.tools.make_agent(item.config, item.task, live)
+    task = filled(item.task, oracle=item.config.agent == "oracle")
+    agent = engine.tools.make_agent(item.config, task, live)
     provider = engine.provider(item.config.sandbox)
-    return prepare(engine.tools, item.task, item.config, agent, provider)
+    return prepare(engine.tools, task, item.config, agent, provider)
 
 
 async def _create(engine: Engine, job: JobPlan, item: Planned) -> Ownership:
@@ -202,15 +255,18 @@ async def _close_job(engine: Engine, job: JobPlan, owned: dict[str, Ownership]) 
     for own in owned.values():
         record = await rollouts.get(own.rollout)
         if record.state is RolloutState.QUEUED:
-            await rollouts.update(own, state=RolloutState.INTERRUPTED.value)
-            await rollouts.release(own)
+            with contextlib.suppress(Fenced):
+                await rollouts.update(own, state=RolloutState.INTERRUPTED.value)
+                await engine.refuse_late(own, "the rollout was interrupted before its turn")
+                await rollouts.release(own)
     records: Sequence[RolloutRecord] = [await rollouts.get(item.id) for item in job.rollouts]
-    await asyncio.to_thread(write_job_files, job.folder, job.id, job.config, records)
+    full = {item.id: item.task.verifier.reward_range[1] for item in job.rollouts}
+    await asyncio.to_thread(write_job_files, job.folder, job.id, job.config, records, full)
     await engine.tools.store.jobs.end(job.id)
 
 
 def _planned(tools: Toolbox, task: Task, config: RolloutConfig, folder: Path) -> Planned:
-    name = f"{task.name.rsplit('/', 1)[-1]}__{secrets.token_hex(4)}"
+    name = f"{folder_word(task.name)}__{secrets.token_hex(4)}"
     saved = replace(config, path=str(task.folder.absolute()))
     return Planned(tools.new_id(), name, folder / name, task, saved)
 

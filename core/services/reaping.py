@@ -48,7 +48,8 @@ async def reap(engine: Engine) -> list[str]:
 
     def is_live(labels: Mapping[str, str]) -> bool:
         foreign = labels.get("store") != str(tools.home)
-        return foreign or labels.get("engine") in live
+        # A frozen state outlives the engine that captured it; dropping those is for `bench gc`.
+        return foreign or "image" in labels or labels.get("engine") in live
 
     for name in tools.sandboxes:
         done += await engine.provider(name).reap(is_live=is_live)
