@@ -8,6 +8,7 @@ lives but does not answer; 7 this machine cannot do it; 130 interrupted.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import click
@@ -92,7 +93,8 @@ def _run_options(function: Callable[..., None]) -> Callable[..., None]:
 @_run_options
 @_json
 def run(path: str, as_json: bool, **options: object) -> None:
-    from app.commands import execute, run_tasks
+    from app.commands import run_tasks
+    from app.outcome import execute
 
     execute(run_tasks(path, options, as_json=as_json), as_json=as_json)
 
@@ -101,8 +103,8 @@ def run(path: str, as_json: bool, **options: object) -> None:
 @click.option("--answer", default=None, help="What the user answers: right (default) or wrong.")
 @click.option("--jobs-dir", metavar="DIR")
 def demo(answer: str | None, jobs_dir: str | None) -> None:
-    from app.commands import execute
     from app.demo import run_demo
+    from app.outcome import execute
 
     execute(run_demo(answer, jobs_dir))
 
@@ -112,7 +114,8 @@ def demo(answer: str | None, jobs_dir: str | None) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Stay until it has ended.")
 @_json
 def show(rollout: str, follow: bool, as_json: bool) -> None:
-    from app.commands import execute, show_rollout
+    from app.commands import show_rollout
+    from app.outcome import execute
 
     execute(show_rollout(rollout, follow=follow, as_json=as_json), as_json=as_json)
 
@@ -122,7 +125,8 @@ def show(rollout: str, follow: bool, as_json: bool) -> None:
 @click.option("--limit", type=int, default=30, show_default=True)
 @_json
 def ls(job: str | None, limit: int, as_json: bool) -> None:
-    from app.commands import execute, list_rollouts
+    from app.commands import list_rollouts
+    from app.outcome import execute
 
     execute(list_rollouts(job, limit, as_json=as_json), as_json=as_json)
 
@@ -135,7 +139,8 @@ def ls(job: str | None, limit: int, as_json: bool) -> None:
 def answer(request: str | None, value: str | None, key: str | None, as_json: bool) -> None:
     """REQUEST is a request's or rollout's id; VALUE an option's number, value or label,
     free text, `decline`, `cancel`, or name=value pairs."""
-    from app.commands import answer_request, execute
+    from app.commands import answer_request
+    from app.outcome import execute
 
     execute(answer_request(request, value, key, as_json=as_json), as_json=as_json)
 
@@ -146,7 +151,8 @@ def answer(request: str | None, value: str | None, key: str | None, as_json: boo
 @click.option("--key", help="Idempotency key.")
 @_json
 def nudge(rollout: str, text: str, key: str | None, as_json: bool) -> None:
-    from app.commands import execute, nudge_rollout
+    from app.commands import nudge_rollout
+    from app.outcome import execute
 
     execute(nudge_rollout(rollout, text, key, as_json=as_json), as_json=as_json)
 
@@ -164,7 +170,8 @@ def nudge(rollout: str, text: str, key: str | None, as_json: bool) -> None:
 @_json
 def branch(rollout: str, node: str, as_json: bool, **ways: object) -> None:
     """NODE defaults to the question that waits, else the last one asked."""
-    from app.commands import branch_rollout, execute
+    from app.commands import branch_rollout
+    from app.outcome import execute
 
     execute(branch_rollout(rollout, node, ways, as_json=as_json), as_json=as_json)
 
@@ -175,7 +182,8 @@ def branch(rollout: str, node: str, as_json: bool, **ways: object) -> None:
 @click.option("--key", help="Idempotency key.")
 @_json
 def cancel(rollout: str, turn: bool, key: str | None, as_json: bool) -> None:
-    from app.commands import cancel_rollout, execute
+    from app.commands import cancel_rollout
+    from app.outcome import execute
 
     execute(cancel_rollout(rollout, turn, key, as_json=as_json), as_json=as_json)
 
@@ -184,7 +192,8 @@ def cancel(rollout: str, turn: bool, key: str | None, as_json: bool) -> None:
 @click.argument("rollout")
 @_json
 def resume(rollout: str, as_json: bool) -> None:
-    from app.commands import execute, resume_rollout
+    from app.commands import resume_rollout
+    from app.outcome import execute
 
     execute(resume_rollout(rollout, as_json=as_json), as_json=as_json)
 
@@ -192,7 +201,8 @@ def resume(rollout: str, as_json: bool) -> None:
 @bench.command(help=VERBS["reap"].help)
 @_json
 def reap(as_json: bool) -> None:
-    from app.commands import execute, reap_all
+    from app.commands import reap_all
+    from app.outcome import execute
 
     execute(reap_all(as_json=as_json), as_json=as_json)
 
@@ -200,7 +210,8 @@ def reap(as_json: bool) -> None:
 @bench.command(help=VERBS["doctor"].help)
 @_json
 def doctor(as_json: bool) -> None:
-    from app.commands import execute, say_machine
+    from app.commands import say_machine
+    from app.outcome import execute
 
     execute(say_machine(as_json=as_json), as_json=as_json)
 
@@ -214,7 +225,8 @@ def tasks() -> None:
 @click.argument("path", type=click.Path())
 @_json
 def check(path: str, as_json: bool) -> None:
-    from app.commands import check_package, execute
+    from app.commands import check_package
+    from app.outcome import execute
 
     execute(check_package(path, as_json=as_json), as_json=as_json)
 
@@ -227,7 +239,8 @@ def store() -> None:
 @store.command(help="Compare the store with the sealed folders.")
 @_json
 def fsck(as_json: bool) -> None:
-    from app.commands import execute, fsck_store
+    from app.commands import fsck_store
+    from app.outcome import execute
 
     execute(fsck_store(as_json=as_json), as_json=as_json)
 
@@ -236,11 +249,23 @@ def fsck(as_json: bool) -> None:
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
 @_json
 def reindex(folder: str, as_json: bool) -> None:
-    from app.commands import execute, reindex_folder
+    from app.commands import reindex_folder
+    from app.outcome import execute
 
     execute(reindex_folder(folder, as_json=as_json), as_json=as_json)
 
 
 def main() -> None:
-    """Enter the command line; leaves by SystemExit."""
-    bench(prog_name="bench")
+    """Enter the command line; leaves by SystemExit. With ``--json`` wrong arguments
+    are one JSON value too."""
+    if "--json" not in sys.argv[1:]:
+        bench(prog_name="bench")
+    try:
+        bench(prog_name="bench", standalone_mode=False)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        from app.outcome import say_problem
+
+        say_problem("usage", error.format_message(), "See `bench --help`", as_json=True)
+        sys.exit(error.exit_code)

@@ -1,15 +1,8 @@
-"""What each command does: open the tools, call one service, print.
-
-Errors of our own tree become one sentence on stderr and an exit code; anything
-else is a fault of ours and keeps its traceback.
-"""
+"""What each command does: open the tools, call one service, print."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import sys
 from collections.abc import Coroutine
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +10,9 @@ from typing import cast
 
 import click
 
+from app.outcome import NO_REWARD, plain, print_json
+from app.progress import JobProgress, Progress
 from app.render import (
-    Progress,
     branch_text,
     requests_table,
     rollouts_table,
@@ -27,74 +21,18 @@ from app.render import (
 )
 from app.settings import read_settings
 from app.wiring import open_tools
-from core.contracts.errors import (
-    BenchFlowError,
-    ConfigError,
-    Conflict,
-    Fault,
-    NotFound,
-    OwnerSilent,
-    SandboxUnavailable,
-    TaskError,
-    UsageError,
-)
-from core.contracts.store import RolloutRecord
+from core.contracts.store import RolloutRecord, RolloutState
 from core.contracts.values import JsonObject, JsonValue
-from core.kernel.world import first_error
 from core.services import acts, reaping
 from core.services.assemble import load_tree
 from core.services.branching import BranchRequest
 from core.services.config import RolloutConfig
 from core.services.engine import Engine, engine
-from core.services.jobs import JobPlan, JobReport, Planned, plan, rerun, run_job
+from core.services.jobs import JobPlan, JobReport, plan, rerun, run_job
 from core.services.toolbox import Toolbox
 from core.services.views import head, rows
 
-_EXIT: tuple[tuple[type[BenchFlowError], int], ...] = (
-    (UsageError, 2),
-    (TaskError, 2),
-    (ConfigError, 2),
-    (Conflict, 4),
-    (NotFound, 5),
-    (OwnerSilent, 6),
-    (SandboxUnavailable, 7),
-)
-NO_REWARD = 3
-
-
-def execute(body: Coroutine[object, object, int], *, as_json: bool = False) -> None:
-    """Run a command to its end and leave with its exit code."""
-    try:
-        code = asyncio.run(_one_error(_interruptible(body)))
-    except BenchFlowError as error:
-        _say_error(error, as_json)
-        code = next((code for kind, code in _EXIT if isinstance(error, kind)), 1)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo("interrupted", err=True)
-        code = 130
-    sys.stdout.flush()
-    sys.exit(code)
-
-
-async def _one_error(body: Coroutine[object, object, int]) -> int:
-    """Task groups wrap what they raise; a person is told the first real cause."""
-    try:
-        return await body
-    except BaseExceptionGroup as group:
-        raise first_error(group) from group
-
-
-async def _interruptible(body: Coroutine[object, object, int]) -> int:
-    """SIGTERM ends a command the way Ctrl-C does: everything is torn down first."""
-    task = asyncio.ensure_future(body)
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, task.cancel)
-    try:
-        return await task
-    finally:
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(name)
+_REDRAW_SECONDS = 0.25
 
 
 async def run_tasks(path: str, options: dict[str, object], *, as_json: bool) -> int:
@@ -112,14 +50,37 @@ async def run_config(config: RolloutConfig, *, quiet: bool) -> JobReport:
     """Run a job with live progress on stderr and each rollout's tree on stdout."""
     async with open_tools(read_settings()) as tools, engine(tools) as host:
         job = plan(tools, config)
-        if quiet or len(job.rollouts) > 1:
-            report = await run_job(host, job, started=None if quiet else _say_start)
-            if not quiet:
-                await _say_job(tools, report)
+        if quiet:
+            return await run_job(host, job)
+        if len(job.rollouts) > 1:
+            report = await _run_many(host, job)
+            await _say_job(tools, report)
             return report
         report = await _run_followed(host, job)
         click.echo(await _rollout_text(tools, job.rollouts[0].id))
         return report
+
+
+async def _run_many(host: Engine, job: JobPlan) -> JobReport:
+    """Run a job and say on stderr how far it is and what each slot does."""
+    progress = JobProgress(len(job.rollouts))
+
+    async def watch() -> None:
+        store, revision = host.tools.store, 0
+        while True:
+            live = (RolloutState.RUNNING, RolloutState.WAITING)
+            progress.show(await store.rollouts.select(job=job.id, states=live))
+            revision = await store.changed(revision, timeout=2.0)
+            # Not a poll: rows change many times a second, and a person reads one picture.
+            await asyncio.sleep(_REDRAW_SECONDS)
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await run_job(host, job, ended=progress.ended)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        progress.clear()
 
 
 async def _run_followed(host: Engine, job: JobPlan) -> JobReport:
@@ -141,10 +102,6 @@ async def _follow(tools: Toolbox, rollout: str) -> None:
     async for tree in reaping.growing_tree(tools, rollout):
         progress.show(tree)
     progress.clear()
-
-
-def _say_start(item: Planned) -> None:
-    click.echo(f"started {item.id}  {item.name}", err=True)
 
 
 async def _say_job(tools: Toolbox, report: JobReport) -> None:
@@ -193,7 +150,7 @@ async def answer_request(
         if ref is None:
             waiting = await tools.store.requests.select()
             if as_json:
-                print_json([_plain(asdict(item)) for item in waiting])
+                print_json([plain(asdict(item)) for item in waiting])
             else:
                 click.echo(requests_table(waiting))
             return 0
@@ -203,7 +160,7 @@ async def answer_request(
             return 0
         done = await acts.answer(tools, ref, value, actor=settings.actor, via="cli", idem_key=key)
         if as_json:
-            print_json(_plain(asdict(done)))
+            print_json(plain(asdict(done)))
         else:
             click.echo(f"answered {done.id} of rollout {done.rollout}")
     return 0
@@ -223,7 +180,7 @@ async def nudge_rollout(ref: str, text: str, key: str | None, *, as_json: bool) 
 async def branch_rollout(ref: str, node: str, ways: dict[str, object], *, as_json: bool) -> int:
     settings = read_settings()
     request = BranchRequest.from_json(
-        _plain(
+        plain(
             {
                 "node": node,
                 "all_options": ways["options"] == "all",
@@ -304,7 +261,7 @@ async def say_machine(*, as_json: bool) -> int:
     async with open_tools(read_settings()) as tools:
         found = [await make({}).probe() for make in tools.sandboxes.values()]
     if as_json:
-        print_json([_plain(asdict(item)) for item in found])
+        print_json([plain(asdict(item)) for item in found])
         return 0
     lines = [("SANDBOX", "WORKS", "STRATEGY", "FORK COSTS NOTHING")]
     lines += [
@@ -322,7 +279,7 @@ async def check_package(path: str, *, as_json: bool) -> int:
 
     faults = await asyncio.to_thread(check_task, Path(path))
     if as_json:
-        print_json([_plain(asdict(fault)) for fault in faults])
+        print_json([plain(asdict(fault)) for fault in faults])
     else:
         click.echo("\n".join(str(fault) for fault in faults) or f"{path}: no faults")
     return 2 if faults else 0
@@ -374,38 +331,7 @@ def rollout_json(record: RolloutRecord, **more: object) -> JsonObject:
     values = asdict(record)
     for key, value in more.items():
         values[key] = [asdict(item) for item in value] if isinstance(value, list) else value
-    return _plain(values)
-
-
-def print_json(value: JsonValue) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
-
-
-def _plain(value: object) -> JsonObject:
-    """Enums, paths and sets as JSON has them."""
-    text = json.dumps(
-        value, default=lambda item: sorted(item) if isinstance(item, set | frozenset) else str(item)
-    )
-    plain: JsonObject = json.loads(text)
-    return plain
-
-
-def _say_error(error: BenchFlowError, as_json: bool) -> None:
-    if not as_json:
-        click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
-        return
-    faults: tuple[Fault, ...] = error.faults if isinstance(error, TaskError) else ()
-    print_json(
-        {
-            "error": {
-                "category": error.category,
-                "what": error.what,
-                "where": error.where,
-                "remedy": error.remedy,
-                "faults": [_plain(asdict(fault)) for fault in faults],
-            }
-        }
-    )
+    return plain(values)
 
 
 def _yes(value: bool) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from app.commands import NO_REWARD, run_config
+from app.commands import run_config
+from app.outcome import NO_REWARD
 from app.settings import read_settings
 from core.contracts.errors import UsageError
 from core.services.config import RolloutConfig

@@ -6,10 +6,8 @@ prints at its end equals what `bench show` prints of it.
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Sequence
-from typing import IO, cast
+from typing import cast
 
 import click
 
@@ -135,45 +133,6 @@ def _bytes(count: JsonValue) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return ""
-
-
-class Progress:
-    """Shows a tree while it grows, on stderr: redrawn on a terminal, one line a node elsewhere."""
-
-    def __init__(self, stream: IO[str] | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._tty = self._stream.isatty()
-        self._height = 0
-        self._seen: set[str] = set()
-
-    def show(self, tree: Tree) -> None:
-        """Draw the tree as it is now."""
-        if not self._tty:
-            self._append(tree)
-            return
-        size = shutil.get_terminal_size((100, 24))
-        drawn = [row_text(item, size.columns - 1) for item in rows(tree)]
-        drawn = drawn[-(size.lines - 3) :]
-        self.clear()
-        self._stream.write("".join(f"{line}\n" for line in drawn))
-        self._stream.flush()
-        self._height = len(drawn)
-
-    def clear(self) -> None:
-        """Take the live picture away, so that the final one stands alone."""
-        if self._height:
-            self._stream.write(f"\x1b[{self._height}A\x1b[J")
-            self._stream.flush()
-            self._height = 0
-
-    def _append(self, tree: Tree) -> None:
-        for item in rows(tree):
-            settled = item.state not in ("open",)
-            key = f"{item.node}:{item.state}"
-            if settled and key not in self._seen and item.state != "scored":
-                self._seen.add(key)
-                self._stream.write(click.unstyle(row_text(item, 100)) + "\n")
-        self._stream.flush()
 
 
 def rollouts_table(records: Sequence[RolloutRecord]) -> str:

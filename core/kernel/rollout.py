@@ -46,6 +46,13 @@ class RolloutFacts:
     seed: int = 0
 
 
+def root_event(facts: RolloutFacts) -> ev.RolloutStarted:
+    """The first event of a rollout's log."""
+    return ev.RolloutStarted(
+        facts.task, facts.task_digest, facts.agent, facts.sandbox, facts.user, facts.config
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Takeover:
     """This run continues a log that another engine began."""
@@ -158,10 +165,7 @@ class RolloutRun:
 
     async def _begin(self) -> None:
         if self._takeover is None:
-            facts = self._facts
-            body: ev.Body = ev.RolloutStarted(
-                facts.task, facts.task_digest, facts.agent, facts.sandbox, facts.user, facts.config
-            )
+            body: ev.Body = root_event(self._facts)
         else:
             engine = self._context.recorder.ownership.engine
             body = ev.OwnerChanged(engine, self._takeover.why)

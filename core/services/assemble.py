@@ -74,8 +74,9 @@ def prepare(
     return Prepared(task, config, agent, facts, plan)
 
 
-def filled(task: Task) -> Task:
-    """The task with the host's variables in the values that name them.
+def filled(task: Task, *, oracle: bool) -> Task:
+    """The task with the host's variables in the values that name them; those of the
+    reference solution only where it runs.
 
     Raises ConfigError naming a variable that is not set and has no default.
     """
@@ -84,7 +85,7 @@ def filled(task: Task) -> Task:
         task,
         sandbox=replace(task.sandbox, env=fill_in(task.sandbox.env, host, where="sandbox.env")),
         verifier=replace(task.verifier, env=fill_in(task.verifier.env, host, where="verifier.env")),
-        oracle_env=fill_in(task.oracle_env, host, where="oracle.env"),
+        oracle_env=fill_in(task.oracle_env, host, where="oracle.env") if oracle else {},
     )
 
 

@@ -127,9 +127,12 @@ class SqlCommands:
         )
 
     async def pending(self, own: Ownership) -> AsyncIterator[CommandRecord]:
+        # What an earlier iteration took, cut short before it could pass it on, comes first.
+        again = True
         while True:
             mark = self._doorbell.mark("")
-            record = await self.take(own)
+            record = await self.take(own, again=again)
+            again = False
             if record is not None:
                 yield record
                 continue
