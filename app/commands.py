@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -31,6 +31,9 @@ from core.services.engine import Engine, engine
 from core.services.jobs import JobPlan, JobReport, plan, rerun, run_job
 from core.services.toolbox import Toolbox
 from core.services.views import head, rows
+
+if TYPE_CHECKING:
+    from core.services.checking import PackageCheck
 
 _REDRAW_SECONDS = 0.25
 
@@ -275,14 +278,25 @@ async def say_machine(*, as_json: bool) -> int:
 
 
 async def check_package(path: str, *, as_json: bool) -> int:
-    from core.tasks.check import check_task
+    from core.services.checking import check_packages
 
-    faults = await asyncio.to_thread(check_task, Path(path))
+    found = await asyncio.to_thread(check_packages, Path(path))
     if as_json:
-        print_json([plain(asdict(fault)) for fault in faults])
+        print_json([plain(asdict(item)) for item in found])
     else:
-        click.echo("\n".join(str(fault) for fault in faults) or f"{path}: no faults")
-    return 2 if faults else 0
+        for item in found:
+            click.echo("\n".join(_findings(item)))
+    return 0 if all(item.runs for item in found) else 2
+
+
+def _findings(item: PackageCheck) -> list[str]:
+    lines = [str(fault) for fault in item.faults]
+    lines += [
+        f"{item.path} [{short.key}]: {'cannot be run here' if short.blocking else 'note'}: "
+        f"{short.why}."
+        for short in item.shortfalls
+    ]
+    return lines if item.faults else [*lines, f"{item.path}: no faults"]
 
 
 async def fsck_store(*, as_json: bool) -> int:
