@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -82,22 +83,23 @@ def decisions(tree: Tree, rules: Rules | None = None) -> dict[str, Decision]:
     found: dict[str, Decision] = {}
     if not tree.root_id:
         return found
+    silent = _silent_lines(tree)
     for node in reversed(list(tree.root.subtree)):
-        ways = [_way(tree, node, child, rules, found) for child in _first_nodes(tree, node)]
-        if len(ways) > 1:
+        first = node.children + [_placeholder(tree, node, line) for line in silent[node.id]]
+        if len(first) > 1:
+            ways = [_way(tree, node, child, rules, found) for child in first]
             found[node.id] = _decide(node, ways, rules)
     return found
 
 
-def _first_nodes(tree: Tree, node: Node) -> list[Node]:
-    """Children that are ways on. A line that has no node yet is a way of its fork point."""
-    children = node.children
-    silent = [
-        line
-        for line in tree.lines.values()
-        if line.parent_id == node.id and line.leaf_id == node.id and line.number != node.line
-    ]
-    return children + [_placeholder(tree, node, line) for line in silent]
+def _silent_lines(tree: Tree) -> defaultdict[str, list[Line]]:
+    """Lines that have no node yet, by their fork point: each is a way on from there."""
+    silent: defaultdict[str, list[Line]] = defaultdict(list)
+    for line in tree.lines.values():
+        fork = tree.nodes.get(line.parent_id or "")
+        if fork is not None and line.leaf_id == fork.id and line.number != fork.line:
+            silent[fork.id].append(line)
+    return silent
 
 
 def _placeholder(tree: Tree, node: Node, line: Line) -> Node:

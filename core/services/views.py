@@ -6,6 +6,7 @@ the sanitiser.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import cast
 
@@ -126,21 +127,22 @@ def rows(tree: Tree, *, after: int = 0, rules: Rules | None = None) -> list[Tree
     if not tree.root_id:
         return []
     values = decisions(tree, rules)
+    forks = _forks(tree)
+    asking = {node.line for node in tree.nodes.values() if _waits(node)}
     found: list[TreeRow] = []
     waiting: list[tuple[Node | Line, int]] = [(tree.root, 0)]
     while waiting:
         item, depth = waiting.pop()
         if isinstance(item, Line):
-            found.append(_line_row(tree, item, depth))
+            found.append(_line_row(tree, item, depth, waits=item.number in asking))
             first = [node for node in _forked(tree, item) if node.line == item.number]
             waiting.extend((node, depth) for node in first)
             continue
         if item.seq > after:
             found.append(row(tree, item, depth, values.get(item.id)))
         own = [node for node in item.children if not _is_fork(tree, item, node)]
-        lines = _lines_from(tree, item)
         waiting.extend((node, depth) for node in own)
-        waiting.extend((line, depth + 1) for line in reversed(lines))
+        waiting.extend((line, depth + 1) for line in reversed(forks[item.id]))
     return found
 
 
@@ -154,22 +156,23 @@ def _starts_tree(tree: Tree, line: Line) -> bool:
     return line.parent_id == tree.root_id and line.continuation.get("kind") in ("start", "attempt")
 
 
-def _lines_from(tree: Tree, node: Node) -> list[Line]:
-    return [
-        line
-        for _, line in sorted(tree.lines.items())
-        if line.parent_id == node.id and line.number != node.line and not _starts_tree(tree, line)
-    ]
+def _forks(tree: Tree) -> defaultdict[str, list[Line]]:
+    """Lines that have a row of their own, by the node they grow from, by number."""
+    forks: defaultdict[str, list[Line]] = defaultdict(list)
+    for number, line in sorted(tree.lines.items()):
+        parent = tree.nodes.get(line.parent_id or "")
+        if parent is not None and number != parent.line and not _starts_tree(tree, line):
+            forks[parent.id].append(line)
+    return forks
 
 
 def _forked(tree: Tree, line: Line) -> list[Node]:
     return tree.nodes[line.parent_id].children if line.parent_id else []
 
 
-def _line_row(tree: Tree, line: Line, depth: int) -> TreeRow:
+def _line_row(tree: Tree, line: Line, depth: int, *, waits: bool) -> TreeRow:
     leaf = tree.nodes[line.leaf_id]
     verdict = leaf.verdict if leaf.line == line.number else None
-    waits = any(_waits(node) for node in tree.nodes.values() if node.line == line.number)
     kind = str(line.continuation.get("kind", ""))
     label = str(line.continuation.get("label") or line.continuation.get("text") or kind)
     marks = [line.fidelity, line.origin]
@@ -269,8 +272,9 @@ def _state(tree: Tree, node: Node) -> str:
     if node.verdict is not None:
         return "scored"
     if node.kind == "ask":
-        return "waiting" if node.open else "answered"
-    if node.open:
+        if node.open or node.answer is not None:
+            return "waiting" if node.open else "answered"
+    elif node.open:
         return "open"
     if line is not None and line.leaf_id == node.id and line.outcome not in (None, "scored"):
         return str(line.outcome)
