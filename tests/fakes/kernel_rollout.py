@@ -14,9 +14,9 @@ from core.contracts.sandbox import SandboxSpec
 from core.contracts.store import Event, EventDraft, Ownership
 from core.contracts.user import Nudge
 from core.kernel import events as ev
-from core.kernel.spec import Forker, LineContext
 from core.kernel.replay import fold
 from core.kernel.rollout import RolloutFacts, RolloutRun, Takeover
+from core.kernel.spec import Forker, LineContext
 from core.kernel.tree import Tree
 from core.kernel.world import Deadlines, WorldPlan
 from tests.fakes.kernel_agent import FakeAgent, FakeUser, Turn, helpful
@@ -49,11 +49,14 @@ class MemoryRecorder:
         return self._own
 
     async def put(self, draft: EventDraft) -> None:
+        # As in a real recorder, others run before and after the event takes its place.
+        await asyncio.sleep(0)
         self._check(draft)
         self._queue.append(draft)
         await asyncio.sleep(0)
 
     async def commit(self, *drafts: EventDraft) -> tuple[Event, ...]:
+        await asyncio.sleep(0)
         for draft in drafts:
             self._check(draft)
         if not drafts and self.broken is not None:

@@ -160,7 +160,32 @@ def cancelled_and_resumed() -> list[Event]:
     return [*first, *number(drafts, after=len(first), attempt=2)]
 
 
-LOGS = {"asked_and_branched": asked_and_branched, "cancelled_and_resumed": cancelled_and_resumed}
+def paused_and_dropped() -> list[Event]:
+    """A person stopped it for a while; later its stored question was deleted for room."""
+    return log(
+        (0, ev.LineStarted(None, {"kind": "start"}, seed=7, main=True)),
+        (0, ev.Prompted("Refund the order.", "task", "task", "task")),
+        (0, ev.Paused("ann", "cli")),
+        (0, ev.Unpaused("ann", "cli", 12.5)),
+        (0, ev.Asked(0, QUESTION, None, None)),
+        (0, ev.Checkpointed("n6", "image-1", "quiesced", {"image": "image-1", "epoch": 1})),
+        (0, ev.Answered("n6", "accept", {"order": "A-21"}, "ann", "cli", 3.5)),
+        (0, ev.TurnEnded("end_turn", 1, 9.5)),
+        (0, ev.ScoringFailed("n6", "it wrote no reward", "reward_missing", {"stdout": ""})),
+        (0, ev.LineEnded("failed", "it wrote no reward", "reward_missing")),
+        (0, ev.RolloutEnded("failed", "it wrote no reward", "reward_missing", 15.0)),
+        (0, ev.Reopened("engine-2", "ann", "rescore")),
+        (0, scored("n6", 1.0)),
+        (0, ev.RolloutEnded("scored", seconds=15.0)),
+        (0, ev.CheckpointDropped("n6", "image-1", "the store was over its budget", "ann")),
+    )
+
+
+LOGS = {
+    "asked_and_branched": asked_and_branched,
+    "cancelled_and_resumed": cancelled_and_resumed,
+    "paused_and_dropped": paused_and_dropped,
+}
 
 
 def read(path: Path) -> list[Event]:

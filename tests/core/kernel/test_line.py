@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -181,6 +182,32 @@ async def test_what_comes_between_two_turns_does_not_swallow_the_next_turns_text
     points.release("user.after_turn")
     await running
     assert texts(case.tree()) == "Let me look.Done.late more"
+
+
+@pytest.mark.parametrize("ticks", range(0, 24, 2))
+async def test_what_comes_just_as_a_turn_ends_does_not_swallow_the_next_turns_text(
+    ticks: int,
+) -> None:
+    late: list[asyncio.Task[None]] = []
+
+    async def first(session: FakeSession, prompt: str) -> StopReason:
+        async def straggle() -> None:
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            await session.say("late ")
+
+        await session.say("first ")
+        late.append(asyncio.create_task(straggle()))
+        return StopReason.END_TURN
+
+    async def second(session: FakeSession, prompt: str) -> StopReason:
+        await late[0]
+        await session.say("more")
+        return StopReason.END_TURN
+
+    case = make_case(first, second, nudges=[Nudge("Go on.", "simulated")])
+    await case.run.run()
+    assert texts(case.tree()) == "first late more"
 
 
 async def test_the_agents_time_up_ends_the_turn_and_what_it_left_is_scored() -> None:
