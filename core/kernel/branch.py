@@ -125,6 +125,12 @@ def checkpoint_of(tree: Tree, node_id: str) -> Checkpoint:
         )
     if node.checkpoint is not None:
         return from_json(node.checkpoint.record)
+    if node.dropped:
+        raise CheckpointError(
+            f"the state of node {node_id} is kept no more: {node.dropped}",
+            where=f"rollout {tree.rollout}",
+            remedy="Choose another node, or run the task again",
+        )
     near = next((item.id for item in reversed(node.path) if item.checkpoint is not None), None)
     raise CheckpointError(
         f"nothing was captured at node {node_id}",

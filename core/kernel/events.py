@@ -242,6 +242,17 @@ class Checkpointed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointDropped:
+    """The stored state of a node was deleted to make room: it can be forked no more."""
+
+    KIND: ClassVar[str] = "checkpoint_dropped"
+    node: str
+    checkpoint: str
+    why: str
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Scored:
     """A verdict on a node; every one is kept, the newest counts."""
 
@@ -288,6 +299,23 @@ class MainLineSet:
     main: int
     why: str
     actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A person stopped every line where it stands; no clock runs until ``unpaused``."""
+
+    KIND: ClassVar[str] = "paused"
+    actor: str
+    via: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaused:
+    KIND: ClassVar[str] = "unpaused"
+    actor: str
+    via: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,10 +367,13 @@ Body: TypeAlias = (
     | TurnEnded
     | CancelRequested
     | Checkpointed
+    | CheckpointDropped
     | Scored
     | ScoringFailed
     | LineEnded
     | MainLineSet
+    | Paused
+    | Unpaused
     | OwnerChanged
     | Reopened
     | RolloutEnded

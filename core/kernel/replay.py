@@ -70,8 +70,7 @@ def apply(tree: Tree, event: Event) -> None:
         tree.error_category, tree.seconds = body.error_category, body.seconds
         tree.ended_at = event.at
     elif isinstance(body, ev.MainLineSet):
-        if body.main in tree.lines:
-            tree.main = body.main
+        _set_main(tree, body, event.seq)
     elif isinstance(body, ev.Reopened):
         tree.ended_at = tree.outcome = tree.stop = None
     elif isinstance(body, ev.NudgeAccepted):
@@ -92,6 +91,11 @@ def apply(tree: Tree, event: Event) -> None:
         node = tree.nodes.get(body.node)
         if node is not None:
             node.checkpoint = CheckpointMark(body.checkpoint, body.consistency, body.record)
+            node.dropped = ""
+    elif isinstance(body, ev.CheckpointDropped):
+        _drop(tree, body)
+    elif isinstance(body, ev.Paused | ev.Unpaused):
+        tree.paused = isinstance(body, ev.Paused)
     else:
         line = tree.lines.get(event.line)
         if line is not None:
@@ -100,6 +104,23 @@ def apply(tree: Tree, event: Event) -> None:
             tree.phase = body.phase
         elif isinstance(body, ev.PhaseEnded):
             tree.phases.append(_phase_time(body))
+
+
+def _set_main(tree: Tree, body: ev.MainLineSet, seq: int) -> None:
+    line = tree.lines.get(body.main)
+    if line is None:
+        return
+    tree.main = body.main
+    if body.why == "restore":
+        # Chosen by a person who had seen the outcomes.
+        line.selected = True
+        line.assisted_at = line.assisted_at or seq
+
+
+def _drop(tree: Tree, body: ev.CheckpointDropped) -> None:
+    node = tree.nodes.get(body.node)
+    if node is not None and node.checkpoint and node.checkpoint.id == body.checkpoint:
+        node.checkpoint, node.dropped = None, body.why
 
 
 def _start_rollout(tree: Tree, event: Event, body: ev.RolloutStarted) -> None:
@@ -308,8 +329,18 @@ def _score(tree: Tree, event: Event, body: ev.Scored) -> None:
         hardened=body.hardened,
         logs={name: text for name, text in body.logs.items() if isinstance(text, str)},
     )
-    node.unscored = None
+    _repair(tree, node)
     node.verdicts.append(Verdict(len(node.verdicts) + 1, result, body.seconds, event.at))
+
+
+def _repair(tree: Tree, node: Node) -> None:
+    """A line that failed only because its leaf could not be scored has its verdict now."""
+    failed, node.unscored = node.unscored, None
+    line = tree.lines.get(node.line)
+    if failed is None or line is None or line.leaf_id != node.id:
+        return
+    if line.outcome == "failed" and line.error_category == failed.error_category:
+        line.outcome, line.error, line.error_category = "scored", None, None
 
 
 def _reward_event(item: JsonObject) -> RewardEvent:

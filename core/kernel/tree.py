@@ -106,6 +106,8 @@ class Node:
     answer: GivenAnswer | None = None
     ended_at: float | None = None
     checkpoint: CheckpointMark | None = None
+    dropped: str = ""
+    """Why its checkpoint is kept no more, where it had one."""
     verdicts: list[Verdict] = field(default_factory=list)
     unscored: Unscored | None = None
     """Why the last try to score it gave nothing."""
@@ -210,6 +212,8 @@ class Line:
     error_category: str | None = None
     ended_at: float | None = None
     usage: JsonObject = field(default_factory=dict)
+    selected: bool = False
+    """A person made it the main line after its outcome was known."""
 
     @property
     def assisted(self) -> bool:
@@ -239,6 +243,7 @@ class Tree:
     stop: str | None = None
     """Who ended the rollout of the current owner before its time, if anybody did."""
     main: int = 0
+    paused: bool = False
     task: str = ""
     task_digest: str = ""
     agent: str = ""

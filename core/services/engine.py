@@ -20,6 +20,7 @@ from core.contracts.sandbox import SandboxProvider
 from core.contracts.store import CommandRecord, Ownership, RolloutState
 from core.contracts.user import Nudge, UserModel
 from core.contracts.values import JsonObject, JsonValue, Outcome
+from core.exports.view import is_verifier_error
 from core.kernel import events as ev
 from core.kernel.children import Children, Slot
 from core.kernel.finish import finish
@@ -31,6 +32,7 @@ from core.services.assemble import Prepared, line_context, load_tree
 from core.services.branching import BranchRequest, auto_brancher, plan_branch
 from core.services.branching import start as start_branch
 from core.services.projection import RowKeeper
+from core.services.scoring import score_live
 from core.services.sealing import seal
 from core.services.toolbox import Toolbox
 
@@ -39,6 +41,9 @@ LINES_AT_ONCE = 8
 
 BEAT_SECONDS = 3.0
 _FINISH_SECONDS = 60.0
+
+BESIDE = frozenset({"score"})
+"""Verbs that take their time: others are served meanwhile, and the end does not wait."""
 
 _STATES = {
     Outcome.SCORED: RolloutState.SCORED,
@@ -249,8 +254,12 @@ class Engine:
 
     async def _commands(self, live: _Live) -> None:
         await live.run.begun.wait()
-        async for command in self.tools.store.commands.pending(live.own):
-            await finish(self._serve(command, live))
+        async with asyncio.TaskGroup() as beside:
+            async for command in self.tools.store.commands.pending(live.own):
+                if command.verb in BESIDE:
+                    beside.create_task(self._serve(command, live))
+                else:
+                    await finish(self._serve(command, live))
 
     async def _serve(self, command: CommandRecord, live: _Live) -> None:
         try:
@@ -289,6 +298,9 @@ class Engine:
                     line.nudges.put(Nudge(text, command.actor, via, id=command.id))
             case "branch":
                 await done(result=await self._branch_live(command, live, via))
+            case "score":
+                drafts, result = await score_live(self.tools, live.prepared, command)
+                await done(*drafts, result=result)
             case _:
                 raise UsageError(f"a running rollout does not know {command.verb!r}")
 
@@ -344,7 +356,10 @@ def outcome_of(tree: Tree, before: LineResult | None = None) -> LineResult:
     line, leaf = tree.main_line, tree.main_leaf
     verdict = leaf.verdict.result if leaf is not None and leaf.verdict else None
     if verdict is not None:
-        return LineResult(Outcome.SCORED, verdict, tree.error, tree.error_category)
+        # The failure of an earlier verifier is over once a later one gave a verdict.
+        over = is_verifier_error(tree.error_category)
+        error, category = (None, None) if over else (tree.error, tree.error_category)
+        return LineResult(Outcome.SCORED, verdict, error, category)
     if before is not None:
         return before
     outcome = Outcome(tree.outcome) if tree.outcome else Outcome.INTERRUPTED

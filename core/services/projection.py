@@ -24,6 +24,8 @@ class RowKeeper:
         self._recorder = recorder
         self._rollouts = rollouts
         self._steps = 0
+        self._main: int | None = None
+        """The line whose leaf is the rollout's reward, where it began in this term."""
         self._waiting = 0
         self._dirty: dict[str, JsonValue] = {}
         self._changed = asyncio.Event()
@@ -82,7 +84,11 @@ class RowKeeper:
             case "prompted" if draft.payload.get("origin") == "nudge":
                 if draft.payload.get("via") != "user-model":
                     self._dirty["assisted"] = True
-            case "scored":
+            case "line_started" if draft.payload.get("main"):
+                self._main = draft.line
+            case "main_line_set" if draft.payload.get("why") == "restore":
+                self._dirty["assisted"] = True
+            case "scored" if draft.line == self._main:
                 self._dirty["reward"] = draft.payload["reward"]
 
     def _wait(self, change: int) -> None:
