@@ -7,10 +7,9 @@ A projection: it can be rebuilt from the events, so it may lag behind them by
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable
 
-from core.contracts.errors import StoreError
+from core.contracts.errors import Fenced, StoreError
 from core.contracts.store import Event, EventDraft, Ownership, Recorder, Rollouts, RolloutState
 from core.contracts.values import JsonValue
 
@@ -60,9 +59,22 @@ class RowKeeper:
     async def flush(self) -> None:
         self._changed.clear()
         fields, self._dirty = self._dirty, {}
-        if fields:
-            with contextlib.suppress(StoreError):
-                await self._rollouts.update(self.ownership, **fields)
+        if not fields:
+            return
+        try:
+            await self._rollouts.update(self.ownership, **fields)
+        except Fenced:
+            return
+        except StoreError:
+            self._put_back(fields)
+            self._changed.set()
+        except asyncio.CancelledError:
+            self._put_back(fields)
+            raise
+
+    def _put_back(self, fields: dict[str, JsonValue]) -> None:
+        """What was not written is due with the next write."""
+        self._dirty = {**fields, **self._dirty}
 
     def _notice(self, drafts: Iterable[EventDraft]) -> None:
         for draft in drafts:
@@ -72,7 +84,7 @@ class RowKeeper:
 
     def _note(self, draft: EventDraft) -> None:
         match draft.kind:
-            case "phase_started":
+            case "phase_started" if self._main in (None, draft.line):
                 self._dirty["phase"] = str(draft.payload["phase"])
             case "step_started":
                 self._steps += 1
@@ -82,7 +94,7 @@ class RowKeeper:
             case "answered":
                 self._wait(-1)
             case "prompted" if draft.payload.get("origin") == "nudge":
-                if draft.payload.get("via") != "user-model":
+                if draft.payload.get("via") != "user-model" and draft.line == self._main:
                     self._dirty["assisted"] = True
             case "line_started" if draft.payload.get("main"):
                 self._main = draft.line
