@@ -198,6 +198,13 @@ class Role:
     model: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    line: int = 0
+    """The line it acts on: a fork is another line, with a seed of its own."""
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """What the agent and everything it starts find in their environment."""
+        return {"BENCH_SEED": str(self.seed), "BENCH_LINE": str(self.line), **self.env}
 
 
 @dataclass(frozen=True, slots=True)
