@@ -81,7 +81,7 @@ def _runner(sandbox: Sandbox, role: Role, script: OracleScript) -> TurnRunner:
                 user="agent",
                 timeout=script.timeout,
                 cwd=sandbox.spec.workdir,
-                env={**script.env, **role.env},
+                env={**script.env, **role.variables},
             )
         except ExecTimeout as error:
             raise _too_slow(script) from error

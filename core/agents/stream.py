@@ -25,6 +25,7 @@ class UpdateStream:
         self._waiting: deque[tuple[SessionUpdate, int]] = deque()
         self._bytes = 0
         self._received = 0
+        self._arrivals = 0
         self._handled = 0
         self._closed = False
         self._has_reader = False
@@ -51,6 +52,11 @@ class UpdateStream:
         self._waiting.append((update, size))
         self._bytes += size
         self._received += 1
+        self.passed_by()
+
+    def passed_by(self) -> None:
+        """Note something that came but is not handed over; ``quiet`` waits for its end too."""
+        self._arrivals += 1
         self._wake()
 
     def close(self) -> None:
@@ -92,12 +98,12 @@ class UpdateStream:
         while not self._closed and (left := end - loop.time()) > 0:
             try:
                 async with asyncio.timeout(min(silence, left)):
-                    await self._next(self._received)
+                    await self._next(self._arrivals)
             except TimeoutError:
                 return
 
     async def _next(self, seen: int) -> None:
-        await self._until(lambda: self._closed or self._received != seen)
+        await self._until(lambda: self._closed or self._arrivals != seen)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

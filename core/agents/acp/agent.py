@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from core.agents.acp.native import Kept
 from core.agents.acp.session import AcpSession
 from core.agents.acp.turn import Deadlines, Dialect
 from core.agents.acp.wire import WireOpener
@@ -48,29 +49,41 @@ class AcpAgent:
         return self._dialect.name
 
     def capabilities(self) -> AgentCapabilities:
-        """ACP gives no session state away, so a fork has nothing to restore."""
-        return AgentCapabilities(Fidelity.NONE, Fidelity.NONE, asks=True, step_rule="updates")
+        """The best any ACP agent can give. Whether this one can, its session says."""
+        return AgentCapabilities(Fidelity.NONE, Fidelity.NATIVE, asks=True, step_rule="updates")
 
     def mounts(self) -> tuple[Mount, ...]:
         return self._command.mounts
 
     async def connect(self, sandbox: Sandbox, role: Role) -> Session:
         """Start the command in the sandbox's workdir and open a session there."""
-        process = await self._spawn(sandbox, role)
-        wire = self._wire(sandbox.id) if self._wire else None
-        session = AcpSession(process, self._dialect, deadlines=self._deadlines, wire=wire)
+        session = await self._start(sandbox, role)
         await session.open(sandbox.spec.workdir)
         return session
 
     async def restore(self, sandbox: Sandbox, role: Role, snapshot: SessionSnapshot) -> Session:
-        """Always raises CheckpointError."""
-        raise CheckpointError(
-            f"agent {self.name} cannot be restored from a {snapshot.agent} snapshot",
-            remedy="Start a new session with connect",
-        )
+        """A new process that takes the captured session up from the home in the sandbox.
+
+        Raises CheckpointError when the agent refuses, or would run under other settings.
+        """
+        if snapshot.agent != self.name or snapshot.fidelity is not Fidelity.NATIVE:
+            raise CheckpointError(
+                f"agent {self.name} cannot take up a session of {snapshot.agent} "
+                f"({snapshot.fidelity})",
+                remedy="Branch with the agent that the rollout ran with",
+            )
+        kept = Kept.from_json(snapshot.state)
+        session = await self._start(sandbox, role)
+        await session.take_up(kept)
+        return session
+
+    async def _start(self, sandbox: Sandbox, role: Role) -> AcpSession:
+        process = await self._spawn(sandbox, role)
+        wire = self._wire(sandbox.id) if self._wire else None
+        return AcpSession(process, self._dialect, deadlines=self._deadlines, wire=wire)
 
     async def _spawn(self, sandbox: Sandbox, role: Role) -> Process:
-        env = {**self._command.env, **role.env}
+        env = {**self._command.env, **role.variables}
         return await sandbox.spawn(
             self._command.argv, user="agent", cwd=sandbox.spec.workdir, env=env
         )

@@ -23,6 +23,11 @@ class OpenAsks:
         self._drained = asyncio.Event()
         self._drained.set()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether any request is not answered yet."""
+        return bool(self._open)
+
     async def wait(self, answer: Awaitable[T]) -> T | None:
         """The answer, or None when it was settled as cancelled meanwhile."""
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()

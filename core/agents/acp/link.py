@@ -92,6 +92,11 @@ class AcpLink:
         self._exit: AgentExit | None = None
 
     @property
+    def name(self) -> str:
+        """The agent's name, for messages."""
+        return self._name
+
+    @property
     def broken(self) -> AgentError | None:
         """Why the conversation is over, if it is."""
         return self._broken

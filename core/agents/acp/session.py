@@ -3,17 +3,20 @@
 Invariant: every turn ends, with a stop reason or a typed error, whatever the
 agent does; questions and permissions left open by a cancel or a death are
 settled first. Protocol: ACP v1 (initialize, session/new, session/prompt,
-session/cancel, session/update, session/request_permission, elicitation/create).
+session/cancel, session/update, session/request_permission, elicitation/create);
+``native.py`` says how a session goes on in another process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 
-from core.agents.acp import forms
+from core.agents.acp import forms, native
 from core.agents.acp.asks import OpenAsks
 from core.agents.acp.link import INVALID_PARAMS, AcpLink, RequestHandler, RpcError
+from core.agents.acp.pulse import Pulse
 from core.agents.acp.turn import Deadlines, Dialect, Turn
 from core.agents.acp.updates import read_update, read_usage
 from core.agents.acp.wire import WireSink
@@ -25,6 +28,7 @@ from core.contracts.agent import (
     AskUser,
     AskUserHandler,
     Noise,
+    OtherUpdate,
     PermissionAsked,
     PermissionDecision,
     PermissionHandler,
@@ -34,12 +38,11 @@ from core.contracts.agent import (
 from core.contracts.errors import (
     AgentError,
     AgentProtocolError,
-    AgentTimeout,
     CheckpointError,
     UsageError,
 )
 from core.contracts.sandbox import Process
-from core.contracts.values import JsonObject, JsonValue, StopReason
+from core.contracts.values import Fidelity, JsonObject, JsonValue, StopReason
 
 PROTOCOL_VERSION = 1
 _FOREIGN_KEPT = 1000
@@ -66,7 +69,11 @@ class AcpSession:
         self._stream = UpdateStream()
         self._asks = OpenAsks()
         self._id = ""
+        self._cwd = ""
         self._capabilities: JsonObject = {}
+        self._settings = native.Settings()
+        self._taken_up_by = ""
+        self._replayed = 0
         self._foreign: dict[str, list[tuple[JsonValue, int]]] = {}
         self._turn: Turn | None = None
         self._turns = 0
@@ -77,13 +84,37 @@ class AcpSession:
 
     async def open(self, cwd: str) -> None:
         """Initialize and start a new session in ``cwd``; closes the process when it fails."""
+        self._cwd = cwd
         await self._connect("session/new", {"cwd": cwd, "mcpServers": []})
+
+    async def take_up(self, kept: native.Kept) -> None:
+        """Initialize and go on with a session from the agent's home; closes the process
+        when it fails.
+
+        What the agent replays until the first prompt happened in the session's first
+        life: it is counted, not reported. Raises CheckpointError when the agent refuses.
+        """
+        limits = self._deadlines
+        try:
+            await self._initialize()
+            # A replay comes before the answer, so its session must be known by then.
+            self._id, self._cwd, self._taken_up_by = kept.session, kept.cwd, kept.ways[0]
+            way, answer = await native.take_up(self._link, kept, limits.take_up)
+            self._taken_up_by = way
+            self._settings.read_answer(answer)
+            await native.put_in_force(self._link, kept, self._settings, limits.take_up)
+            if way == native.LOAD or self._replayed:
+                await self._stream.quiet(limits.silence, limits.replay)
+        except BaseException:
+            await self.close()
+            raise
 
     async def _connect(self, method: str, params: JsonObject) -> None:
         """Initialize, and call the method whose answer names our session."""
         try:
             await self._initialize()
             answer = await self._link.request(method, params, self._deadlines.new_session)
+            self._settings.read_answer(forms.as_object(answer))
             session = forms.as_text(forms.as_object(answer).get("sessionId"))
             if not session:
                 raise self._protocol_error(f"answered {method} without a session id")
@@ -159,11 +190,17 @@ class AcpSession:
         await self._stream.settle()
 
     async def snapshot(self) -> SessionSnapshot:
-        """Always raises CheckpointError: ACP has no call that gives a session's state."""
-        raise CheckpointError(
-            f"agent {self._dialect.name} cannot hand out its session",
-            remedy="Use bench-agent, or branch from the transcript",
+        """The session at rest, by its name: its history is in the agent's home.
+
+        Raises CheckpointError in a turn, at an open question, and where the agent
+        takes no session up again.
+        """
+        name, ways = self._dialect.name, native.ways(self._capabilities)
+        native.check_rest(
+            name, ways, turn=bool(self._turn), ask=self._asks.waiting, over=bool(self._link.broken)
         )
+        kept = native.Kept(self._id, self._cwd, ways, self._settings)
+        return SessionSnapshot(name, Fidelity.NATIVE, kept.to_json(), False, self._turns)
 
     async def close(self) -> AgentExit:
         """End the agent's process group and prove it gone. Safe to call twice."""
@@ -180,7 +217,7 @@ class AcpSession:
     async def _run_turn(self, method: str, params: JsonObject) -> StopReason:
         if self._turn is not None:
             raise UsageError("a turn of this session is still running", remedy="Wait or cancel it")
-        turn = self._turn = Turn()
+        turn = self._turn = Turn(self._new_pulse())
         self._turns += 1
         try:
             answer = await self._link.begin(method, params)
@@ -200,6 +237,16 @@ class AcpSession:
             turn.ended.set()
             self._turn = None
 
+    def _new_pulse(self) -> Pulse:
+        """Of the turn that begins now. A prompt ends the taking up of a session."""
+        limits, way = self._deadlines, self._taken_up_by
+        if not way:
+            return Pulse(limits.first_update, limits.idle)
+        self._taken_up_by = ""
+        note: JsonObject = {"method": way, "replayed_updates": self._replayed}
+        self._stream.put_now(OtherUpdate("session_restored", note))
+        return Pulse(limits.restored_update, limits.idle, own_acts=True)
+
     async def _stop(self, turn: Turn, limit: float) -> None:
         turn.cancelled.set()
         await self._asks.cancel_all(limit)
@@ -208,7 +255,7 @@ class AcpSession:
     async def _await_answer(self, turn: Turn, answer: asyncio.Future[JsonValue]) -> JsonValue:
         """The agent's answer; None where it ignored a cancel and had to be killed."""
         watchers = [
-            asyncio.create_task(turn.silent_for(self._deadlines.first_update)),
+            asyncio.create_task(turn.pulse.lost()),
             asyncio.create_task(turn.cancelled_for(self._deadlines.cancel)),
         ]
         something = asyncio.Event()
@@ -224,12 +271,7 @@ class AcpSession:
             if watchers[1].done():
                 await self._link.close(self._deadlines.close)
                 return None
-            raise AgentTimeout(
-                f"agent {self._dialect.name} gave no sign of life for "
-                f"{self._deadlines.first_update:g} s after a prompt",
-                where=f"its last output: {self._link.tail or 'nothing'}",
-                remedy="Check that the agent can reach its model",
-            )
+            raise turn.pulse.error(self._dialect.name, self._link.tail)
         finally:
             for watcher in watchers:
                 watcher.cancel()
@@ -292,19 +334,25 @@ class AcpSession:
         if session != self._id:
             await self.on_noise(Noise("protocol", f"an update of session {session!r}"[:200]))
             return
-        self._show_life()
+        self._settings.read_update(raw)
+        if self._taken_up_by and not native.is_standing(raw):
+            self._replayed += 1
+            self._stream.passed_by()
+            return
         update = read_update(raw)
         if update is not None:
+            if self._turn is not None:
+                self._turn.pulse.heard(update)
             await self._stream.put(update, size)
 
     def _take_now(self, raw: JsonValue, size: int) -> None:
+        self._settings.read_update(raw)
         update = read_update(raw)
         if update is not None:
             self._stream.put_now(update, size)
 
-    def _show_life(self) -> None:
-        if self._turn is not None:
-            self._turn.alive.set()
+    def _held(self) -> AbstractContextManager[None]:
+        return self._turn.pulse.held() if self._turn is not None else nullcontext()
 
     async def _on_elicitation(self, params: JsonObject) -> JsonValue:
         if params.get("mode", "form") != "form":
@@ -318,20 +366,20 @@ class AcpSession:
             answer = await self._ask(forms.permission_ask(asked))
             picked = answer.content.get(forms.PERMISSION_FIELD)
             return forms.permission_reply(picked if answer.action == "accept" else None)
-        self._show_life()
-        decision = await self._asks.wait(self._decide(asked))
+        with self._held():
+            decision = await self._asks.wait(self._decide(asked))
         return forms.permission_reply(decision.option if decision else None)
 
     async def _ask(self, ask: AskUser) -> Answer:
-        self._show_life()
         if self._ask_handler is None:
             return Answer("decline")
         if self._turn is not None and self._turn.cancelled.is_set():
             return Answer("cancel")
-        return await self._asks.wait(self._ask_handler(ask)) or Answer("cancel")
+        with self._held():
+            return await self._asks.wait(self._ask_handler(ask)) or Answer("cancel")
 
     async def _decide(self, asked: PermissionAsked) -> PermissionDecision:
-        if self._turn is not None and self._turn.cancelled.is_set():
+        if self._taken_up_by or (self._turn is not None and self._turn.cancelled.is_set()):
             return PermissionDecision(None, policy="cancelled")
         if self._permission_handler is not None:
             return await self._permission_handler(asked)

@@ -10,6 +10,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
+from core.agents.acp.pulse import Pulse
+
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
@@ -17,8 +19,14 @@ class Deadlines:
 
     initialize: float = 60.0
     new_session: float = 60.0
+    take_up: float = 90.0
+    """For ``session/resume`` or ``session/load``, and each setting put back after it."""
     first_update: float = 300.0
     """From a prompt to the first sign of life of its turn."""
+    restored_update: float = 180.0
+    """From the first prompt of a session taken up in a fork to the agent's first act."""
+    idle: float | None = 600.0
+    """From one sign of life to the next, no tool call and no question being open."""
     cancel: float = 5.0
     """From ``session/cancel`` to the end of the turn; then the process is killed."""
     extension: float = 30.0
@@ -27,6 +35,8 @@ class Deadlines:
     """A turn closes after this long without an update past the agent's answer,"""
     late: float = 1.0
     """at most this long after it."""
+    replay: float = 10.0
+    """How long a replay may go on past the answer of ``session/load``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +50,11 @@ class Dialect:
 class Turn:
     """What one running prompt waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, pulse: Pulse) -> None:
+        self.pulse = pulse
         self.cancelled = asyncio.Event()
         self.ended = asyncio.Event()
-        self.alive = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def silent_for(self, seconds: float) -> None:
-        """Ends when the turn showed no life for ``seconds`` after its start, else never."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.alive.wait()
-        except TimeoutError:
-            return
-        await self.ended.wait()
 
     async def cancelled_for(self, seconds: float) -> None:
         """Ends ``seconds`` after the turn was cancelled."""

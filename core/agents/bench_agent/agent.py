@@ -24,7 +24,6 @@ from core.contracts.values import Fidelity, StopReason
 NAME = "bench-agent"
 ROOT = "/opt/bench-agent"
 SCRIPT = f"{ROOT}/script.toml"
-_SEED = "BENCH_AGENT_SEED"
 
 
 class BenchSession(AcpSession):
@@ -118,7 +117,7 @@ class BenchAgent:
             self.command(),
             user="agent",
             cwd=sandbox.spec.workdir,
-            env={_SEED: str(role.seed), **role.env},
+            env=role.variables,
         )
         wire = self._wire(sandbox.id) if self._wire else None
         return BenchSession(process, Dialect(NAME), deadlines=self._deadlines, wire=wire)

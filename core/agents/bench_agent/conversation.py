@@ -58,7 +58,7 @@ class Conversation:
             "cwd": cwd,
             "variables": {
                 "tag": os.urandom(8).hex(),
-                "seed": int(os.environ.get("BENCH_AGENT_SEED", "0")),
+                "seed": int(os.environ.get("BENCH_SEED", "0")),
                 "prompt": "",
                 "turn": 0,
             },
