@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import click
 
+from app.node_cli import NODE_COMMANDS
 from core import __version__
 from core.services.verbs import VERBS
 
@@ -253,6 +254,10 @@ def reindex(folder: str, as_json: bool) -> None:
     from app.outcome import execute
 
     execute(reindex_folder(folder, as_json=as_json), as_json=as_json)
+
+
+for command in NODE_COMMANDS:
+    bench.add_command(command)
 
 
 def main() -> None:

@@ -159,7 +159,10 @@ def _return(tree: Tree, child: Node, found: Mapping[str, Decision]) -> tuple[Val
         if not following:
             break
         node = tree.nodes[following[0]]
-    verdict = node.verdict
+    line = tree.lines.get(node.line)
+    # A score of the state that a running line has got to is not its return.
+    ended = line is None or line.outcome is not None
+    verdict = node.verdict if ended else None
     return (q_value([verdict.result.reward]) if verdict else None), False
 
 

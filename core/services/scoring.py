@@ -57,12 +57,13 @@ class ScoreRequest:
     verifier: str = ""
 
     def to_json(self) -> JsonObject:
+        """As a command carries it: the owner may run in another folder."""
         nodes: list[JsonValue] = list(self.nodes)
         return {
             "nodes": nodes,
             "leaves": self.leaves,
             "captured": self.captured,
-            "verifier": self.verifier,
+            "verifier": os.path.abspath(self.verifier) if self.verifier else "",
         }
 
     @classmethod

@@ -1,0 +1,41 @@
+"""Commands on the nodes of a rollout: arguments only. Bodies are in ``node_commands``."""
+
+from __future__ import annotations
+
+import click
+
+from core.services.verbs import VERBS
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
+
+
+@click.command("score", help=VERBS["score"].help)
+@click.argument("rollout")
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@click.option("--all", "captured", is_flag=True, help="Every node whose state is stored.")
+@click.option("--verifier", metavar="PATH", help="Instead of the task's own verifier folder.")
+@click.option("--key", help="Idempotency key.")
+@_json
+def score(rollout: str, nodes: tuple[str, ...], as_json: bool, **options: object) -> None:
+    """Without NODE the main line's leaf is scored. No agent is called."""
+    from app.node_commands import score_nodes
+    from app.outcome import execute
+
+    execute(score_nodes(rollout, nodes, options, as_json=as_json), as_json=as_json)
+
+
+@click.command("rescore", help=VERBS["rescore"].help)
+@click.argument("job_or_rollout", default="last")
+@click.option("--verifier", metavar="PATH", help="Instead of the tasks' own verifier folder.")
+@click.option("--watch", is_flag=True, help="Again two seconds after each save, until Ctrl-C.")
+@_json
+def rescore(job_or_rollout: str, verifier: str | None, watch: bool, as_json: bool) -> None:
+    """Every verdict is kept; the newest counts. No agent is called."""
+    from app.node_commands import rescore_all
+    from app.outcome import execute
+
+    body = rescore_all(job_or_rollout, verifier or "", watch=watch, as_json=as_json)
+    execute(body, as_json=as_json)
+
+
+NODE_COMMANDS: tuple[click.Command, ...] = (score, rescore)
