@@ -63,47 +63,64 @@ def apply(tree: Tree, event: Event) -> None:
             where=f"rollout {event.rollout}",
             remedy="Run `bench store fsck`",
         )
-    if isinstance(body, ev.LineStarted):
-        _start_line(tree, event, body)
-    elif isinstance(body, ev.RolloutEnded):
-        tree.outcome, tree.error = body.outcome, body.error
-        tree.error_category, tree.seconds = body.error_category, body.seconds
-        tree.ended_at = event.at
-    elif isinstance(body, ev.MainLineSet):
-        _set_main(tree, body, event.seq)
-    elif isinstance(body, ev.Reopened):
-        tree.ended_at = tree.outcome = tree.stop = None
-    elif isinstance(body, ev.NudgeAccepted):
-        tree.nudges[body.nudge] = Nudge(body.text, body.actor, body.via, id=body.nudge)
-    elif isinstance(body, ev.CancelRequested):
-        tree.stop = body.actor if body.scope == "run" else tree.stop
-    elif isinstance(body, ev.OwnerChanged):
-        tree.stop = None
-        tree.ended_at = tree.outcome = tree.error = tree.error_category = tree.seconds = None
-        tree.phases = []
-    elif isinstance(body, ev.Scored):
-        _score(tree, event, body)
-    elif isinstance(body, ev.ScoringFailed):
-        if body.node in tree.nodes:
-            failed = Unscored(body.error, body.error_category, body.logs)
-            tree.nodes[body.node].unscored = failed
-    elif isinstance(body, ev.Checkpointed):
-        node = tree.nodes.get(body.node)
-        if node is not None:
-            node.checkpoint = CheckpointMark(body.checkpoint, body.consistency, body.record)
-            node.dropped = ""
-    elif isinstance(body, ev.CheckpointDropped):
-        _drop(tree, body)
-    elif isinstance(body, ev.Paused | ev.Unpaused):
-        tree.paused = isinstance(body, ev.Paused)
-    else:
-        line = tree.lines.get(event.line)
-        if line is not None:
-            _apply_to_line(tree, line, event, body)
-        elif isinstance(body, ev.PhaseStarted):
-            tree.phase = body.phase
-        elif isinstance(body, ev.PhaseEnded):
-            tree.phases.append(_phase_time(body))
+    if _apply_to_rollout(tree, event, body) or _apply_to_node(tree, event, body):
+        return
+    line = tree.lines.get(event.line)
+    if line is not None:
+        _apply_to_line(tree, line, event, body)
+    elif isinstance(body, ev.PhaseStarted):
+        tree.phase = body.phase
+    elif isinstance(body, ev.PhaseEnded):
+        tree.phases.append(_phase_time(body))
+
+
+def _apply_to_rollout(tree: Tree, event: Event, body: ev.Body) -> bool:
+    """Facts of the rollout as a whole; False for an event that is about something else."""
+    match body:
+        case ev.LineStarted():
+            _start_line(tree, event, body)
+        case ev.RolloutEnded():
+            tree.outcome, tree.error = body.outcome, body.error
+            tree.error_category, tree.seconds = body.error_category, body.seconds
+            tree.ended_at = event.at
+        case ev.MainLineSet():
+            _set_main(tree, body, event.seq)
+        case ev.Reopened():
+            tree.ended_at = tree.outcome = tree.stop = None
+        case ev.NudgeAccepted():
+            tree.nudges[body.nudge] = Nudge(body.text, body.actor, body.via, id=body.nudge)
+        case ev.CancelRequested():
+            tree.stop = body.actor if body.scope == "run" else tree.stop
+        case ev.OwnerChanged():
+            tree.stop = None
+            tree.ended_at = tree.outcome = tree.error = tree.error_category = tree.seconds = None
+            tree.phases = []
+        case ev.Paused() | ev.Unpaused():
+            tree.paused = isinstance(body, ev.Paused)
+        case _:
+            return False
+    return True
+
+
+def _apply_to_node(tree: Tree, event: Event, body: ev.Body) -> bool:
+    """Verdicts and checkpoints; False for an event that is about something else."""
+    match body:
+        case ev.Scored():
+            _score(tree, event, body)
+        case ev.ScoringFailed():
+            if body.node in tree.nodes:
+                failed = Unscored(body.error, body.error_category, body.logs)
+                tree.nodes[body.node].unscored = failed
+        case ev.Checkpointed():
+            node = tree.nodes.get(body.node)
+            if node is not None:
+                node.checkpoint = CheckpointMark(body.checkpoint, body.consistency, body.record)
+                node.dropped = ""
+        case ev.CheckpointDropped():
+            _drop(tree, body)
+        case _:
+            return False
+    return True
 
 
 def _set_main(tree: Tree, body: ev.MainLineSet, seq: int) -> None:
