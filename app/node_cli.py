@@ -38,4 +38,16 @@ def rescore(job_or_rollout: str, verifier: str | None, watch: bool, as_json: boo
     execute(body, as_json=as_json)
 
 
-NODE_COMMANDS: tuple[click.Command, ...] = (score, rescore)
+@click.command("diff", help=VERBS["diff"].help)
+@click.argument("a", metavar="ROLLOUT[:NODE]")
+@click.argument("b", metavar="ROLLOUT[:NODE]")
+@_json
+def diff(a: str, b: str, as_json: bool) -> None:
+    """ROLLOUT alone means its main line's leaf."""
+    from app.node_commands import diff_nodes
+    from app.outcome import execute
+
+    execute(diff_nodes(a, b, as_json=as_json), as_json=as_json)
+
+
+NODE_COMMANDS: tuple[click.Command, ...] = (score, rescore, diff)

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import click
 
-from app.outcome import NO_REWARD, print_json
-from app.render import number, table
+from app.node_render import changes_text, diff_text, scores_text
+from app.outcome import NO_REWARD, plain, print_json
 from app.settings import read_settings
 from app.wiring import open_tools
 from core.contracts.errors import BenchFlowError
-from core.services import rescoring
+from core.services import looking, rescoring
 from core.services.engine import Engine, engine
-from core.services.sanitise import clean
-from core.services.scoring import NodeScore, ScoreRequest, scores_json
+from core.services.scoring import ScoreRequest, scores_json
 
 
 async def score_nodes(
@@ -80,53 +79,13 @@ async def _rescore_on_save(
             click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
 
 
-def scores_text(scores: Sequence[NodeScore]) -> str:
-    """Scores of single nodes, one a line."""
-    if not scores:
-        return "No node of this rollout has a stored state."
-    lines = [("NODE", "LINE", "BEFORE", "NOW", "VERSION", "SECONDS")]
-    lines += [
-        (
-            item.node + (" (main leaf)" if item.main else ""),
-            str(item.line),
-            _reward(item.before),
-            _reward(item.after) if item.error is None else "failed",
-            str(item.version),
-            f"{item.seconds:.1f}",
-        )
-        for item in scores
-    ]
-    return "\n".join([table(lines), *_errors(scores)])
-
-
-def changes_text(changes: rescoring.Changes) -> str:
-    """What re-scoring changed: a line per leaf that moved, then counts and means."""
-    shown = [item for item in changes.scores if rescoring.change_of(item) != "same"]
-    lines = [("ROLLOUT", "LEAF", "LINE", "BEFORE", "NOW", "CHANGE")]
-    lines += [
-        (
-            item.rollout,
-            item.node,
-            f"{item.line} (main)" if item.main else str(item.line),
-            _reward(item.before),
-            _reward(item.after),
-            rescoring.change_of(item),
-        )
-        for item in shown
-    ]
-    text = [table(lines)] if shown else []
-    text += [*_errors(changes.scores), *(f"left out: {clean(item)}" for item in changes.lost)]
-    counts = ", ".join(
-        f"{changes.count(kind)} {kind}" for kind in ("up", "down", "same", "new", "failed")
-    )
-    means = changes.means
-    tail = f"; mean {means[0]:.3f} -> {means[1]:.3f}" if means else ""
-    return "\n".join([*text, f"{len(changes.scores)} leaves: {counts}{tail}"])
-
-
-def _errors(scores: Sequence[NodeScore]) -> list[str]:
-    return [f"{item.rollout} {item.node}: {clean(item.error)}" for item in scores if item.error]
-
-
-def _reward(value: float | None) -> str:
-    return "-" if value is None else number(value)
+async def diff_nodes(a: str, b: str, *, as_json: bool) -> int:
+    async with open_tools(read_settings()) as tools, engine(tools) as host:
+        found, problems = await looking.diff(host, a, b)
+    for problem in problems:
+        click.echo(f"a scratch fork could not be removed: {problem}", err=True)
+    if as_json:
+        print_json(plain(found.to_json()))
+    else:
+        click.echo(diff_text(found))
+    return 0
