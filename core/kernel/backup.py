@@ -183,10 +183,13 @@ def _group_value(members: list[Way]) -> Value:
         returns = [way.value.mean for way in scored if way.value and way.value.mean is not None]
         return q_value(returns, excluded=excluded)
     values = [way.value for way in scored if way.value is not None]
-    mean = math.fsum(value.mean for value in values if value.mean is not None) / len(values)
-    spreads = [value.variance for value in values if value.variance is not None]
-    known = len(spreads) == len(values)
-    variance = math.fsum(spreads) / len(values) ** 2 if known else None
-    interval = values[0].interval if len(values) == 1 else None
+    means = [value.mean for value in values if value.mean is not None]
+    mean = math.fsum(means) / len(means)
+    if len(values) == 1:
+        variance, interval = values[0].variance, values[0].interval
+    else:
+        # The spread of siblings holds both their own noise and that of the sampling.
+        spread = math.fsum((value - mean) ** 2 for value in means) / (len(means) - 1)
+        variance, interval = spread / len(means), None
     lost = excluded + sum(value.excluded for value in values)
     return Value(mean, sum(value.n for value in values), variance, interval, lost)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 
 from core.contracts.agent import (
     AgentExit,
@@ -30,33 +29,29 @@ from core.contracts.errors import (
     SandboxError,
     SandboxLost,
     StoreError,
-    VerifierError,
 )
-from core.contracts.reward import Reward, RolloutNode, VerifyResult
-from core.contracts.sandbox import Sandbox, SandboxImage
 from core.contracts.store import Event
 from core.contracts.user import AskContext, Nudge, TurnEnd
 from core.contracts.values import Fidelity, JsonObject, JsonValue, Outcome, Phase, StopReason
 from core.kernel import events as ev
-from core.kernel.checkpoint import Checkpoint, capture, capture_retired
+from core.kernel.checkpoint import Checkpoint, capture
 from core.kernel.clock import AgentClock, Stopwatch
 from core.kernel.finish import deadline, finish, outlast
 from core.kernel.nudges import Nudges
 from core.kernel.phases import LineCancelled, Phases
 from core.kernel.spec import (
-    Forker,
     ForkPoint,
     LineContext,
     LineResult,
     LineSpec,
     Stop,
     checkpointed,
-    scored,
     started,
 )
 from core.kernel.steps import Stepper
 from core.kernel.tree import Node
-from core.kernel.world import Deadlines, World, WorldPlan, scratch_world
+from core.kernel.verification import Verification
+from core.kernel.world import Deadlines, World, WorldPlan
 
 PAUSE_SECONDS = 0.1
 """Text is held this long for more of it to come before it becomes an event."""
@@ -239,7 +234,7 @@ class LineRun:
         began = Stopwatch()
         self._stopped = stop = await self._one_turn(session, turn)
         await self._settle(session)
-        await self._commit(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
+        await self._mark(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
         self._clear_turn_stop()
         if stop is StopReason.TIMEOUT:
             raise AgentTimeout(
@@ -468,79 +463,21 @@ class LineRun:
 
     async def _verify(self, timeout: BenchFlowError | None) -> LineResult:
         """Freeze what the agent left and score it in a fresh fork."""
-        keep = False
-        image: SandboxImage | None = None
+        self._epoch += 1
+        keep = self._turn_end is None and self._context.at_turns
+        verification = Verification(self._context, self._plan, self._phases, self.number)
+        leaf = await self._leaf()
         try:
-            async with self._phases.phase(Phase.QUIESCE, limit=self._limits.quiesce) as watch:
-                checkpoint = await self._quiesce(watch)
-            image = checkpoint.image
-            keep = await self._keep(checkpoint)
-            async with self._phases.phase(Phase.VERIFY, limit=self._limits.verify) as watch:
-                leaf = await self._leaf()
-                reward = self._context.reward(self._forker(image))
-                verdict = await self._score(reward, leaf)
-            self._result = LineResult(
-                Outcome.SCORED,
-                verdict,
-                error=str(timeout) if timeout else None,
-                error_category=timeout.category if timeout else None,
+            result = await verification.run(
+                self._world, leaf, epoch=self._epoch, keep=keep, timeout=timeout
             )
-            await finish(self._commit(scored(leaf.id, verdict, watch.seconds)))
-            return self._result
         finally:
-            if image is not None and not keep:
-                await finish(self._discard(image))
-
-    async def _keep(self, checkpoint: Checkpoint) -> bool:
-        """Make the leaf's frozen state its checkpoint, so that it can be scored again.
-
-        A turn's end that was captured with its session stays what it is: nobody
-        acted since.
-        """
-        if self._turn_end is not None or not self._context.at_turns:
-            return False
-        await finish(self._commit(checkpointed(checkpoint)))
-        return True
+            self._result = verification.result
+        return result
 
     async def _leaf(self) -> Node:
         tree = await self._context.tree()
         return tree.nodes[tree.lines[self._spec.number].leaf_id]
-
-    async def _discard(self, image: SandboxImage) -> None:
-        """Forget the frozen state. One that stays takes nothing from the verdict: it
-        is noted, and is the reaper's."""
-        provider = self._plan.provider
-        try:
-            async with deadline(self._limits.teardown, SandboxError, "discarding the snapshot"):
-                await provider.discard(image)
-        except SandboxError as error:
-            await self._note_problem(error)
-
-    async def _note_problem(self, error: BenchFlowError) -> None:
-        await self._put(ev.SessionChanged("teardown_problem", {"error": str(error)}))
-
-    async def _score(self, reward: Reward, leaf: RolloutNode) -> VerifyResult:
-        try:
-            return await reward.score(leaf)
-        except VerifierError as error:
-            logs: JsonObject = dict(error.logs)
-            await self._commit(ev.ScoringFailed(leaf.id, str(error), error.category, logs))
-            raise
-
-    async def _quiesce(self, watch: Stopwatch) -> Checkpoint:
-        self._epoch += 1
-        leaf = await self._leaf()
-        return await capture_retired(self._world, node=leaf.id, epoch=self._epoch, watch=watch)
-
-    def _forker(self, image: SandboxImage) -> Forker:
-        plan = self._plan
-
-        @asynccontextmanager
-        async def fork(node: RolloutNode) -> AsyncIterator[Sandbox]:
-            async with scratch_world(plan, image, self._note_problem) as world:
-                yield world.sandbox
-
-        return fork
 
     async def _end(self, result: LineResult) -> None:
         async with self._pumping:
