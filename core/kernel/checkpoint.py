@@ -79,7 +79,7 @@ async def capture(
         relay.lift()
     if state is not None:
         missing.extend(state.not_captured)
-        _same_epoch(state, epoch)
+        same_epoch(state, epoch)
     return Checkpoint(
         id=image.id,
         node=node,
@@ -136,11 +136,12 @@ async def _session(session: Session | None) -> tuple[SessionSnapshot | None, lis
         return None, [f"the agent's session: {error.what}"]
 
 
-def _same_epoch(state: StateSnapshot, epoch: int) -> None:
+def same_epoch(state: StateSnapshot, epoch: int) -> None:
+    """Raises CheckpointError when environment and sandbox are of different barriers."""
     if state.epoch != epoch:
         raise CheckpointError(
             f"the environment is of epoch {state.epoch}, the sandbox of epoch {epoch}",
-            remedy="This capture is refused; take another one",
+            remedy="This checkpoint is refused; take another one",
         )
 
 

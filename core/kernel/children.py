@@ -19,7 +19,7 @@ from core.contracts.user import Nudge
 from core.contracts.values import Phase
 from core.kernel import events as ev
 from core.kernel.branch import Continuation, fidelity_of
-from core.kernel.checkpoint import Checkpoint
+from core.kernel.checkpoint import Checkpoint, same_epoch
 from core.kernel.finish import finish
 from core.kernel.line import LineRun
 from core.kernel.phases import LineCancelled, Phases
@@ -161,13 +161,16 @@ class Proof:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._state = checkpoint.state
+        self._epoch = checkpoint.epoch
         self._lock = asyncio.Lock()
         self._proven = checkpoint.state is None
 
     async def check(self, environment: Environment, sandbox: Sandbox) -> None:
-        """Raises StateError when the fork holds another state."""
+        """Raises CheckpointError for a record of two epochs, StateError when the fork
+        holds another state."""
         async with self._lock:
             if not self._proven and self._state is not None:
+                same_epoch(self._state, self._epoch)
                 await environment.prove(sandbox, self._state)
                 self._proven = True
 

@@ -1,8 +1,8 @@
 """A real sandbox behind a thin front, so that a test can watch it or stand in its way.
 
 Every call goes to the real provider, sandbox or relay; ``at`` is told the name of a
-step just before it (``fence``, ``drain``, ``capture``, ``lift``) and just after
-it (``fenced``, ``drained``, ``captured``, ``lifted``).
+step just before it (``fence``, ``drain``, ``capture``, ``lift``, ``spawn USER: ARGV``)
+and just after it (``fenced``, ``drained``, ``captured``, ``lifted``).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class FrontSandbox:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        await self._at(f"spawn {user}", self.real)
+        await self._at(f"spawn {user}: {' '.join(argv)}", self.real)
         return await self.real.spawn(argv, user=user, cwd=cwd, env=env)
 
     async def upload(self, local: Path, remote: str, *, user: Compartment = "agent") -> None:
