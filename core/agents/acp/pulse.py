@@ -31,7 +31,7 @@ class Pulse:
         self.own_acts = own_acts
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
-        self._alive = False
+        self._signed = asyncio.Event()
         self._held = 0
         self._tools: set[str] = set()
         self._free = asyncio.Event()
@@ -40,17 +40,17 @@ class Pulse:
     @property
     def alive(self) -> bool:
         """Whether there was any sign of life yet."""
-        return self._alive
+        return self._signed.is_set()
 
     @property
     def limit(self) -> float | None:
         """Seconds of silence that are allowed now."""
-        return self._idle if self._alive else self._first
+        return self._idle if self.alive else self._first
 
     def heard(self, update: SessionUpdate) -> None:
         """The agent reported this."""
         act = isinstance(update, MessageText | ThoughtText | ToolUpdate)
-        if act or self._alive or not self.own_acts:
+        if act or self.alive or not self.own_acts:
             self._beat()
         if isinstance(update, ToolUpdate):
             self._tool(update)
@@ -67,14 +67,21 @@ class Pulse:
             self._beat()
 
     async def lost(self) -> None:
-        """Ends once the silence was too long; never, where that is allowed."""
+        """Ends once the silence was too long; never, where that is allowed.
+
+        To be awaited from the turn's start on.
+        """
+        try:
+            async with asyncio.timeout(self._first):
+                await self._signed.wait()
+        except TimeoutError:
+            return
+        if self._idle is None:
+            await self._loop.create_future()
+            return
         while True:
             await self._free.wait()
-            limit = self.limit
-            if limit is None:
-                await self._loop.create_future()
-                continue
-            left = self._last + limit - self._loop.time()
+            left = self._last + self._idle - self._loop.time()
             if left <= 0:
                 return
             await asyncio.sleep(left)
@@ -106,7 +113,7 @@ class Pulse:
         self._beat()
 
     def _beat(self) -> None:
-        self._alive = True
+        self._signed.set()
         self._last = self._loop.time()
         if self._held or self._tools:
             self._free.clear()

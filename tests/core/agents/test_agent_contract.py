@@ -13,6 +13,7 @@ from core.contracts.agent import Agent
 from core.contracts.sandbox import Sandbox, SandboxSpec
 from tests.contracts.agent_suite import AgentSuite, SlowTurnSuite
 from tests.core.agents.helpers import rogue
+from tests.core.agents.home_sessions import home_agent
 from tests.fakes.host_sandbox import HostSandbox
 
 SCRIPT = """
@@ -83,6 +84,8 @@ class TestBenchAgent(OnHost, SlowTurnSuite):
 
 
 class TestAcpCommand(OnHost):
+    captured = False
+
     @pytest.fixture
     def agent(self, tmp_path: Path) -> Agent:
         return rogue("plain")
@@ -90,7 +93,20 @@ class TestAcpCommand(OnHost):
 
 class TestAcpCommandThatWaits(OnHost, SlowTurnSuite):
     slow_prompt = "wait"
+    captured = False
 
     @pytest.fixture
     def agent(self, tmp_path: Path) -> Agent:
         return rogue("waits_for_cancel")
+
+
+class TestAcpCommandThatResumes(OnHost):
+    @pytest.fixture
+    def agent(self, tmp_path: Path) -> Agent:
+        return home_agent("resume")
+
+
+class TestAcpCommandThatLoads(OnHost):
+    @pytest.fixture
+    def agent(self, tmp_path: Path) -> Agent:
+        return home_agent("load")

@@ -65,6 +65,8 @@ class TestBenchAgentInside(InLocalSandbox, SlowTurnSuite):
 
 
 class TestAnyCommandInside(InLocalSandbox):
+    captured = False
+
     @pytest.fixture
     def agent(self, tmp_path: Path) -> Agent:
         return resolve(f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(ROGUE))} plain")

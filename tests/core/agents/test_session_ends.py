@@ -155,10 +155,19 @@ async def test_a_turn_without_any_sign_of_life_times_out(tmp_path: Path) -> None
             await seen.session.prompt("go")
 
 
-async def test_a_person_who_thinks_does_not_run_into_the_first_sign_deadline(
+async def test_a_turn_that_goes_silent_half_way_times_out(tmp_path: Path) -> None:
+    async with talking_to(tmp_path, "ignores_cancel", deadlines=Deadlines(idle=0.3)) as seen:
+        with pytest.raises(AgentTimeout, match=r"did nothing for 0\.3 s, with no tool call"):
+            await seen.session.prompt("go")
+        await seen.session.settle()
+        assert len(seen.texts) == 1
+
+
+async def test_a_person_who_thinks_does_not_run_into_the_deadlines_of_silence(
     tmp_path: Path,
 ) -> None:
-    async with talking_to(tmp_path, "asks", deadlines=Deadlines(first_update=1.0)) as seen:
+    strict = Deadlines(first_update=1.0, idle=1.0)
+    async with talking_to(tmp_path, "asks", deadlines=strict) as seen:
         asked = Asked()
         seen.session.on_ask_user(asked.on_ask)
         turn = asyncio.create_task(seen.session.prompt("Which?"))
@@ -283,7 +292,7 @@ async def test_close_in_a_turn_ends_the_turn_as_cancelled(tmp_path: Path) -> Non
 
 async def test_an_agent_without_state_calls_says_so(tmp_path: Path) -> None:
     async with talking_to(tmp_path, "plain") as seen:
-        with pytest.raises(CheckpointError, match="cannot hand out its session"):
+        with pytest.raises(CheckpointError, match="can neither resume nor load a session"):
             await seen.session.snapshot()
         with pytest.raises(CheckpointError, match="interrupted turn"):
             await seen.session.resume_turn()
