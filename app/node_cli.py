@@ -50,4 +50,18 @@ def diff(a: str, b: str, as_json: bool) -> None:
     execute(diff_nodes(a, b, as_json=as_json), as_json=as_json)
 
 
-NODE_COMMANDS: tuple[click.Command, ...] = (score, rescore, diff)
+@click.command("gc", help=VERBS["gc"].help)
+@click.option("--budget", default="10GB", show_default=True, metavar="SIZE")
+@click.option("--inodes", type=int, default=1_000_000, show_default=True, help="Files allowed.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, drop nothing.")
+@_json
+def gc(budget: str, inodes: int, dry_run: bool, as_json: bool) -> None:
+    """What no log names goes first, then the least recently used. Roots, the main line's
+    leaf and questions, and everything live stay. A dropped node says so."""
+    from app.node_commands import collect_garbage
+    from app.outcome import execute
+
+    execute(collect_garbage(budget, inodes, dry=dry_run, as_json=as_json), as_json=as_json)
+
+
+NODE_COMMANDS: tuple[click.Command, ...] = (score, rescore, diff, gc)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from app.node_render import changes_text, diff_text, scores_text
+from app.node_render import changes_text, diff_text, gc_text, scores_text
 from app.outcome import NO_REWARD, plain, print_json
 from app.settings import read_settings
 from app.wiring import open_tools
 from core.contracts.errors import BenchFlowError
-from core.services import looking, rescoring
+from core.services import gc, looking, rescoring
+from core.services.collecting import Budget, parse_size
 from core.services.engine import Engine, engine
 from core.services.scoring import ScoreRequest, scores_json
 
@@ -88,4 +89,16 @@ async def diff_nodes(a: str, b: str, *, as_json: bool) -> int:
         print_json(plain(found.to_json()))
     else:
         click.echo(diff_text(found))
+    return 0
+
+
+async def collect_garbage(budget: str, inodes: int, *, dry: bool, as_json: bool) -> int:
+    settings = read_settings()
+    allowed = Budget(parse_size(budget), inodes)
+    async with open_tools(settings) as tools, engine(tools) as host:
+        report = await gc.collect(host, allowed, actor=settings.actor, dry=dry)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        click.echo(gc_text(report, dry=dry))
     return 0

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import click
 
-from app.render import number, table
+from app.render import amount, number, table
 from core.contracts.values import JsonValue
 from core.services.diffing import FileChange, FileEntry, RowChange, StateDiff, TableChange
+from core.services.gc import GcReport
 from core.services.rescoring import Changes, change_of
 from core.services.sanitise import clean
 from core.services.scoring import NodeScore
@@ -142,3 +143,25 @@ def _cell(row: dict[str, JsonValue], name: str) -> str:
 def _json(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _CELL else text[: _CELL - 1] + "…"
+
+
+def gc_text(report: GcReport, *, dry: bool) -> str:
+    """What was, or would be, dropped, and what must stay."""
+    lines = []
+    for item in report.dropped:
+        owner = item.owner
+        whose = f"{owner.rollout} node {owner.node}" if owner else "named by no log"
+        lines.append(f"{'would drop' if dry else 'dropped'} {item.image.id}  {whose}")
+    lines += [f"left alone: {clean(text)}" for text in report.skipped]
+    before, after = report.before, report.after
+    lines.append(
+        f"{amount(before.bytes)} in {before.inodes} files -> "
+        f"{amount(after.bytes)} in {after.inodes} files; {len(report.dropped)} states "
+        + ("would be dropped" if dry else "dropped")
+    )
+    stay = ", ".join(f"{count} {why}" for why, count in sorted(report.pinned.items()))
+    if stay:
+        lines.append(f"kept whatever the budget: {stay}")
+    if not report.fits:
+        lines.append("the rest must stay and is over the budget; give a larger --budget")
+    return "\n".join(lines)

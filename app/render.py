@@ -56,6 +56,7 @@ def row_text(item: TreeRow, width: int) -> str:
     shown = ("open", "waiting", "running", "failed", "cancelled", "interrupted")
     tail = f"  ({item.state})" if item.state in shown else ""
     tail += "  main line" if item.main else ""
+    tail += "  state dropped" if item.stored == "dropped" else ""
     value = f"  {item.value}" if item.value else ""
     room = max(20, width - len(score) - len(tail) - len(value))
     if len(left) > room:
@@ -116,7 +117,7 @@ def branch_text(plan: JsonObject) -> str:
     parts = [f"{len(children)} children at {plan['node']}: {', '.join(children)}"]
     if isinstance(seconds, int | float):
         parts.append(f"about {seconds:.1f} s and {calls} tool calls each")
-    parts.append(f"{_bytes(plan['bytes'])} captured, {plan['consistency']}")
+    parts.append(f"{amount(plan['bytes'])} captured, {plan['consistency']}")
     parts.append(f"session {plan['fidelity']}")
     if plan["saved_tool_calls"]:
         parts.append(f"{plan['saved_tool_calls']} tool calls not repeated")
@@ -126,7 +127,8 @@ def branch_text(plan: JsonObject) -> str:
     return clean("; ".join(parts))
 
 
-def _bytes(count: JsonValue) -> str:
+def amount(count: JsonValue) -> str:
+    """A number of bytes as people read it."""
     size = float(count) if isinstance(count, int | float) else 0.0
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1000 or unit == "GB":

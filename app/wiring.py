@@ -29,6 +29,7 @@ from core.tasks.package import load_task
 @asynccontextmanager
 async def open_tools(settings: Settings) -> AsyncIterator[Toolbox]:
     """The toolbox of this process, its store open; closed on the way out."""
+    from core.sandboxes.inventory import LocalImages
     from core.store.bundles import FolderBundles
     from core.store.ids import new_id
     from core.store.sql import SqlStore
@@ -50,6 +51,7 @@ async def open_tools(settings: Settings) -> AsyncIterator[Toolbox]:
             fsck=store.fsck,
             reindex=store.reindex,
             deadlines=Deadlines(),
+            images={"local": LocalImages(settings.home / "sandboxes")},
         )
     finally:
         await store.close()

@@ -96,6 +96,8 @@ class _Live:
 @dataclass(eq=False, slots=True)
 class _Ended:
     result: LineResult = field(default_factory=lambda: LineResult(Outcome.INTERRUPTED))
+    at: float | None = None
+    """When, if not now."""
 
 
 @dataclass(eq=False, slots=True)
@@ -163,10 +165,12 @@ class Engine:
         *,
         actor: str,
         why: str,
+        ended_at: float | None = None,
     ) -> None:
         """Let a rollout that had ended grow: ``work`` may start children, all are awaited.
 
-        Its result stays what it was. Raises what ``work`` raised.
+        Its result stays what it was, unless its main line's leaf gets a new verdict;
+        and ``ended_at``, where given, when it ended. Raises what ``work`` raised.
         """
         keeper = await self._start(own)
         tree = await load_tree(self.tools, own.rollout, whole=True)
@@ -183,7 +187,7 @@ class Engine:
         begun.set()
         grown = Grown(tree, context, children, begun)
         async with self._attended(_Live(own, prepared, context.user, grown), keeper) as ended:
-            ended.result = before
+            ended.result, ended.at = before, ended_at
             try:
                 await work(grown)
                 await children.wait()
@@ -230,10 +234,20 @@ class Engine:
             for task in (commands, keeping):
                 task.cancel()
             await asyncio.gather(commands, keeping, return_exceptions=True)
-            await self.close(live.own, keeper, ended.result)
+            await self.close(live.own, keeper, ended.result, ended_at=ended.at)
 
-    async def close(self, own: Ownership, keeper: RowKeeper, result: LineResult) -> None:
-        """Leave a final, sealed, unowned rollout; every step can be done again."""
+    async def close(
+        self,
+        own: Ownership,
+        keeper: RowKeeper,
+        result: LineResult,
+        *,
+        ended_at: float | None = None,
+    ) -> None:
+        """Leave a final, sealed, unowned rollout; every step can be done again.
+
+        ``ended_at`` is when it ended, where that was not now.
+        """
         store = self.tools.store
         with contextlib.suppress(Fenced):
             async with asyncio.timeout(_FINISH_SECONDS):
@@ -247,6 +261,7 @@ class Engine:
                     reward=result.verdict.reward if result.verdict else None,
                     error=result.error,
                     error_category=result.error_category,
+                    **({} if ended_at is None else {"ended_at": ended_at}),
                 )
                 await self.refuse_late(own, f"the rollout had already ended ({state.value})")
                 await seal(self.tools, own)

@@ -273,7 +273,8 @@ async def _score_ended(
         )
 
     own = await tools.store.rollouts.claim(engine.id, record.id)
-    await engine.grow(own, prepared, work, actor=actor, why=why)
+    # The agent's work ended when it did; a new verdict does not make it longer.
+    await engine.grow(own, prepared, work, actor=actor, why=why, ended_at=record.ended_at)
     return scores
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.contracts.agent import Agent
 from core.contracts.environment import Environment
+from core.contracts.images import ImageStore
 from core.contracts.reward import Reward
 from core.contracts.sandbox import SandboxProvider
 from core.contracts.store import Bundles, Ownership, Store
@@ -41,3 +42,5 @@ class Toolbox:
     reindex: Callable[[Path], Awaitable[int]]
     """Rebuild rows from sealed folders; how many rollouts."""
     deadlines: Deadlines
+    images: Mapping[str, ImageStore] = field(default_factory=dict)
+    """Sandbox name to what it stores on disk; a provider without it is left alone by gc."""

@@ -51,6 +51,7 @@ _TABLE = (
     Verb("resume", "Resume", "Run an interrupted rollout again.", "author", "finished"),
     Verb("check", "Check", "Find every fault of a task package.", "author", "none"),
     Verb("reap", "Reap", "Clean up after engines that died.", "admin", "none"),
+    Verb("gc", "Make room", "Drop stored states until they fit a budget.", "admin", "none"),
     Verb("doctor", "Doctor", "Say what this machine can do.", "viewer", "none"),
 )
 

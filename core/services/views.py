@@ -33,6 +33,8 @@ class TreeRow:
     at: float
     value: str = ""
     """V of a branching node, with n, interval and weights."""
+    stored: str = ""
+    """``stored`` where it can be forked, ``dropped`` where it could be once."""
     main: bool = False
     """This row is the rollout's main line, though it began as a branch."""
 
@@ -225,6 +227,7 @@ def row(tree: Tree, node: Node, depth: int = 0, decision: Decision | None = None
         reward=node.verdict.result.reward if node.verdict else None,
         at=node.at,
         value=value_text(decision) if decision else "",
+        stored="stored" if node.checkpoint else ("dropped" if node.dropped else ""),
     )
 
 
