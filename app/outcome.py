@@ -17,6 +17,7 @@ from dataclasses import asdict
 import click
 
 from core.contracts.errors import (
+    AgentNotFound,
     BenchFlowError,
     ConfigError,
     Conflict,
@@ -36,6 +37,7 @@ _EXIT: tuple[tuple[type[BenchFlowError], int], ...] = (
     (UsageError, 2),
     (TaskError, 2),
     (ConfigError, 2),
+    (AgentNotFound, 2),
     (Conflict, 4),
     (NotFound, 5),
     (OwnerSilent, 6),

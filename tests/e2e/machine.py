@@ -41,7 +41,7 @@ class Machine:
     def run(self, *words: str, actor: str | None = None) -> subprocess.CompletedProcess[bytes]:
         """One command to its end."""
         return subprocess.run(
-            self._words(words), cwd=ROOT, env=self._env(actor), capture_output=True, timeout=110
+            self._words(words), cwd=ROOT, env=self.env(actor), capture_output=True, timeout=110
         )
 
     def json(self, *words: str, code: int = 0, actor: str | None = None) -> Any:
@@ -55,7 +55,7 @@ class Machine:
         process = subprocess.Popen(
             self._words(words),
             cwd=ROOT,
-            env=self._env(None),
+            env=self.env(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -66,9 +66,11 @@ class Machine:
     def _words(self, words: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "benchflow_workbench", *words]
 
-    def _env(self, actor: str | None) -> dict[str, str]:
+    def env(self, actor: str | None = None) -> dict[str, str]:
+        # Without bytecode every one of these many starts would compile its imports again.
+        kept = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
         return {
-            **os.environ,
+            **kept,
             "BENCH_HOME": str(self.home),
             "BENCH_JOBS_DIR": str(self.jobs),
             "BENCH_ACTOR": actor or self.actor,
@@ -113,7 +115,7 @@ class Machine:
         """Processes, control groups, mounts and live sandbox folders that are still there."""
         root = self.home / "sandboxes"
         found = [f"process {pid}" for pid in sorted(descendants(os.getpid()))]
-        if not root.exists():
+        if not (root / "trash").exists():
             return found
         found += [f"group {name}" for name in sorted(groups(root))]
         found += [f"mount {line}" for line in mounts(root)]

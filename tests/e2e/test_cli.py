@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -305,9 +307,6 @@ def test_check_lists_every_fault_of_a_package(bench: Machine) -> None:
 
 
 def test_a_rollout_is_run_from_python(bench: Machine) -> None:
-    import subprocess
-    import sys
-
     code = """
 import asyncio, sys
 import benchflow_workbench as bf
@@ -319,7 +318,7 @@ print(report.mean_reward, report.rollouts[0].result.outcome)
     done = subprocess.run(
         [sys.executable, "-c", code, "examples/hello", str(bench.jobs)],
         cwd=ROOT,
-        env=bench._env(None),
+        env=bench.env(),
         capture_output=True,
         timeout=60,
     )
@@ -328,7 +327,7 @@ print(report.mean_reward, report.rollouts[0].result.outcome)
 
 def test_any_acp_command_is_an_agent(bench: Machine) -> None:
     agent = Path(__file__).parent / "data" / "tiny_agent.py"
-    done = bench.run("run", "examples/hello", "--agent", f"python3 {agent} extra")
+    done = bench.run("run", "examples/hello", "--agent", f"{sys.executable} {agent} extra")
     assert done.returncode == 0, done.stderr.decode()
     assert "reward 1.00" in done.stdout.decode()
     assert "wrote the greeting" in done.stdout.decode()
