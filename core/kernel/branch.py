@@ -150,7 +150,7 @@ def check_fork(checkpoint: Checkpoint, node: Node, continuations: Sequence[Conti
                 f"node {node.id} asks nothing, so there is nothing to answer",
                 remedy="Use --nudge or --resample here",
             )
-        if item.kind == "nudge" and (node.kind == "ask" or checkpoint.session is None):
+        if item.kind == "nudge" and node.kind in ("ask", "root"):
             raise UsageError(
                 f"node {node.id} is not the end of a turn",
                 remedy="A nudge goes on from the end of a turn; answer a question with --answer",
@@ -161,7 +161,15 @@ def check_fork(checkpoint: Checkpoint, node: Node, continuations: Sequence[Conti
             f"the question at {node.id} cannot be forked: {why}",
             remedy="Use an agent that can be captured at a question, or branch at a turn's end",
         )
-    refused = [why for why in checkpoint.not_captured if "memory" in why]
+    if node.kind not in ("ask", "root") and checkpoint.session is None:
+        why = "; ".join(checkpoint.not_captured) or "its agent had ended"
+        raise CheckpointError(
+            f"no agent can go on from node {node.id}: {why}",
+            remedy="Use an agent that can resume its sessions, or branch from the root",
+        )
+    # What the session lacks is in the agent's words; only the environment's count here.
+    missing = checkpoint.state.not_captured if checkpoint.state else ()
+    refused = [why for why in missing if "memory" in why]
     if refused:
         raise CheckpointError(
             f"node {node.id} cannot be forked: {refused[0]}, which a fork would lose",
