@@ -172,6 +172,8 @@ class Engine:
         Its result stays what it was, unless its main line's leaf gets a new verdict;
         and ``ended_at``, where given, when it ended. Raises what ``work`` raised.
         """
+        # What was sent while nobody owned it was meant for the run that is over.
+        await self.refuse_late(own, "the rollout had already ended")
         keeper = await self._start(own)
         tree = await load_tree(self.tools, own.rollout, whole=True)
         before = outcome_of(tree)
