@@ -7,8 +7,9 @@ The kernel turns them into steps; a session never numbers nodes itself.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from core.contracts.sandbox import Mount, Sandbox
 from core.contracts.values import Fidelity, JsonObject, JsonValue, StopReason
@@ -255,6 +256,15 @@ class Session(Protocol):
 
     async def close(self) -> AgentExit:
         """End the agent and prove that nothing of it lives. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class Holdable(Protocol):
+    """A session that counts the agent's silence, and can be told not to."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, silence is not held against the agent."""
         ...
 
 

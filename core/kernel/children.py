@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 
 from core.contracts.environment import Environment
 from core.contracts.errors import BenchFlowError, EnvironmentFailed, SandboxError
@@ -69,12 +70,16 @@ class Children:
         seed: int = 0,
         depth: int = 1,
         assisted: bool = False,
+        main: bool = False,
     ) -> list[int]:
-        """Begin one child per continuation; their line numbers, at once."""
+        """Begin one child per continuation; their line numbers, at once.
+
+        With ``main`` the child becomes the main line as it begins.
+        """
         numbers = []
         for item in continuations:
             number, self._next = self._next, self._next + 1
-            spec = _spec(checkpoint, node, item, number, seed, depth, assisted)
+            spec = replace(_spec(checkpoint, node, item, number, seed, depth, assisted), main=main)
             line = LineRun(
                 self._context, spec, self._plan, self._bring_up_for(checkpoint, spec.seed)
             )
@@ -88,6 +93,10 @@ class Children:
     def line(self, number: int) -> LineRun | None:
         """A child that still runs."""
         return self._lines.get(number)
+
+    @property
+    def running(self) -> tuple[LineRun, ...]:
+        return tuple(self._lines.values())
 
     @property
     def pending(self) -> int:

@@ -29,6 +29,7 @@ from core.contracts.errors import (
     SandboxError,
     SandboxLost,
     StoreError,
+    StoreFull,
 )
 from core.contracts.store import Event
 from core.contracts.user import AskContext, Nudge, TurnEnd
@@ -48,6 +49,7 @@ from core.kernel.spec import (
     checkpointed,
     started,
 )
+from core.kernel.standstill import Standstill
 from core.kernel.steps import Stepper
 from core.kernel.tree import Node
 from core.kernel.verification import Verification
@@ -76,6 +78,7 @@ class LineRun:
         self._stepper = Stepper(context.agent.capabilities().step_rule)
         self._clock = AgentClock(context.agent_seconds)
         self._session: Session | None = None
+        self._still = Standstill(self._clock)
         self._pumping = asyncio.Lock()
         self._stop: Stop | None = None
         self._stopping = asyncio.Event()
@@ -118,6 +121,15 @@ class LineRun:
         if not self._run_stopped:
             self._stop = stop
         self._stopping.set()
+
+    async def pause(self) -> None:
+        """Stop it where it stands, clocks included; what is not yet, or no longer, in the
+        agent's hands stops at the next turn. Raises SandboxError where it cannot be frozen."""
+        await self._still.begin(self._own_world if self._in_turn else None, self._session)
+
+    async def unpause(self) -> None:
+        """Let it go on."""
+        await self._still.end()
 
     async def run(self) -> LineResult:
         """Live the line. Deliberate errors become its typed outcome; only
@@ -177,6 +189,8 @@ class LineRun:
     async def _close_session(self) -> None:
         """End the agent. Raises SandboxLost where that cannot be done: nothing that
         an agent may still be changing is scored."""
+        # Frozen programs cannot end.
+        await self._still.end()
         if self._session is not None:
             async with deadline(self._limits.settle * 2, SandboxLost, "ending the agent"):
                 self.exit = await self._session.close()
@@ -212,6 +226,7 @@ class LineRun:
             await self._prompted(prompt, origin)
             await self._whole_turn(session, session.prompt(prompt.text))
             following = await self._next()
+        await self._still.passed()
 
     async def _first_prompt(self, session: Session) -> tuple[Nudge, str] | None:
         """The task's instruction; in a fork the rest of the turn, or a nudge, comes first."""
@@ -231,8 +246,14 @@ class LineRun:
 
     async def _whole_turn(self, session: Session, turn: Coroutine[None, None, StopReason]) -> None:
         """Run a turn, put its end into the log and capture it. Raises when it was the last."""
+        try:
+            await self._still.passed()
+        except BaseException:
+            turn.close()
+            raise
         began = Stopwatch()
         self._stopped = stop = await self._one_turn(session, turn)
+        await self._still.passed()
         await self._settle(session)
         await self._mark(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
         self._clear_turn_stop()
@@ -434,8 +455,11 @@ class LineRun:
         a rollout goes on without one."""
         self._epoch += 1
         try:
-            checkpoint = await capture(self._world, session, node=node, epoch=self._epoch)
-        except (SandboxError, EnvironmentFailed, CheckpointError) as error:
+            async with self._still.moving():
+                checkpoint = await capture(self._world, session, node=node, epoch=self._epoch)
+        # A full disk of the sandboxes takes a checkpoint, not the rollout; the log's own
+        # disk speaks up by itself.
+        except (SandboxError, EnvironmentFailed, CheckpointError, StoreFull) as error:
             note: JsonObject = {"node": node, "error": str(error)}
             await self._put(ev.SessionChanged("checkpoint_problem", note))
             return None

@@ -202,6 +202,10 @@ class AcpSession:
         kept = native.Kept(self._id, self._cwd, ways, self._settings)
         return SessionSnapshot(name, Fidelity.NATIVE, kept.to_json(), False, self._turns)
 
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, the running turn may be silent as long as it likes."""
+        return self._turn.pulse.held() if self._turn is not None else nullcontext()
+
     async def close(self) -> AgentExit:
         """End the agent's process group and prove it gone. Safe to call twice."""
         if self._turn is not None:
