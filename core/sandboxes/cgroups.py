@@ -14,6 +14,7 @@ from pathlib import Path
 
 from core.contracts.errors import SandboxError
 from core.contracts.sandbox import Limits
+from core.sandboxes.identity import is_root
 
 TOP = "benchflow"
 _CPU_PERIOD = 100_000
@@ -46,6 +47,26 @@ def discover() -> dict[str, Path]:
                 found.setdefault(name, unified)
         found.setdefault("freezer", unified)
     return found
+
+
+_INSTEAD = {
+    "pids": "processes are counted per program or user, not per sandbox",
+    "memory": "memory is limited for each process alone",
+    "cpu": "the share of the processor is not limited",
+    "freezer": "a sandbox is frozen by stopping its processes (SIGSTOP), which they can notice",
+}
+
+
+def weaknesses(roots: Mapping[str, Path]) -> list[str]:
+    """What does not hold, or only more weakly, without the groups that are missing."""
+    missing = [name for name in _V1 if name not in roots]
+    if not missing:
+        return []
+    how = "; ".join(_INSTEAD[name] for name in missing)
+    way = "make the cgroup file systems writable"
+    if not is_root():
+        way = "start through `systemd-run --user --scope -p Delegate=yes`, or run as root"
+    return [f"no control group for {', '.join(missing)}: {how}: {way}"]
 
 
 def _is_v2(root: Path) -> bool:

@@ -113,14 +113,18 @@ class Holder:
         linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
         socket.sethostname(message["hostname"])
         self._networks: dict[str, int] = {}
+        self._overlaid = bool(message["lowers"])
+        if self._overlaid:
+            self._overlay(message)
+        os.chdir(self._folder)
+
+    def _overlay(self, message: Message) -> None:
         # Relative paths, so that no program reads a host path in its mount table.
         os.chdir(message["layers"])
         lower = ":".join(f"{layer}/fs" for layer in reversed(message["lowers"]))
         own = os.path.relpath(self._folder, message["layers"])
         options = f"lowerdir={lower},upperdir={own}/upper,workdir={own}/work,{message['options']}"
-        os.mkdir(f"{self._folder}/merged", 0o700)
         linux.mount("overlay", f"{self._folder}/merged", "overlay", linux.MS_NOSUID, options)
-        os.chdir(self._folder)
 
     def _network(self, user: str) -> int:
         """The network of a compartment, made when it is first needed."""
@@ -261,7 +265,8 @@ class Holder:
         for user, fd in self._views.items():
             os.close(fd)
             linux.umount(f"view/{user}", linux.MNT_DETACH)
-        linux.umount("merged")
+        if self._overlaid:
+            linux.umount("merged")
 
 
 if __name__ == "__main__":

@@ -12,24 +12,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from core.contracts.errors import SandboxError, SandboxLost, SandboxUnavailable
-from core.sandboxes import wire
+from core.sandboxes import boot, wire
 from core.sandboxes.waiting import finish
 from core.sandboxes.wire import Message
 
-# Whatever the first folder on the path is called, the nursery finds it as an open descriptor:
-# no command line inside a sandbox names a folder of the host.
-_BOOT = (
-    "import sys; sys.path.insert(0, '/dev/fd/' + sys.argv[1]); "
-    "__import__(sys.argv[2], fromlist=['main']).main()"
-)
-# The folder from which our own package can be imported, in a checkout and when installed.
-_ROOT = Path(__file__).resolve().parents[len(__name__.split(".")) - 1]
 ANSWER_SECONDS = 10.0
 T = TypeVar("T")
 
@@ -259,16 +249,15 @@ class Nursery:
     async def _start(self) -> None:
         await self._stop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        place = os.open(_ROOT, os.O_PATH | os.O_DIRECTORY)
-        interpreter = getattr(sys, "_base_executable", None) or sys.executable
-        argv = [interpreter, "-I", "-S", "-c", _BOOT, str(place), f"{__package__}.holder"]
+        place = boot.open_place()
+        argv = boot.command("holder", place)
         try:
             self._process = await asyncio.to_thread(_popen, argv, theirs, place)
         except OSError as error:
             ours.close()
             raise SandboxError(
                 f"cannot start the sandbox's holder: {error.strerror}",
-                where=interpreter,
+                where=argv[0],
                 remedy="Check that this Python can be run",
             ) from error
         finally:

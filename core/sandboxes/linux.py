@@ -16,6 +16,7 @@ from collections.abc import Iterable
 _libc = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWPID = 0x20000000
@@ -139,6 +140,29 @@ def bind(source: str, target_fd: int, attributes: int) -> None:
         )
     finally:
         os.close(tree)
+
+
+def new_user_namespace(uid: int, gid: int) -> None:
+    """Enter a user namespace of our own, where we are ``uid`` and hold every capability.
+
+    Only our own account exists in it. Raises OSError where the machine denies it.
+    """
+    outer_uid, outer_gid = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER)
+    # The maps of a process that hides its memory belong to root.
+    set_dumpable(True)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {outer_uid} 1"),
+        ("gid_map", f"{gid} {outer_gid} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def sync_file_system(fd: int) -> None:
+    """Wait until the whole file system of ``fd`` is on its disk."""
+    _check(_libc.syncfs(fd), "syncfs")
 
 
 def set_parent_death_signal(number: int) -> None:

@@ -16,30 +16,50 @@ from core.contracts.errors import SandboxError, SandboxUnavailable, SnapshotErro
 from core.contracts.sandbox import Limits, Sandbox, SandboxCapabilities, SandboxImage, SandboxSpec
 from core.sandboxes import cgroups, plan, reaper
 from core.sandboxes.cgroups import Group
+from core.sandboxes.durable import Syncer
+from core.sandboxes.flattener import FLATTEN_AT, WAIT_AT, Flattener
+from core.sandboxes.ladder import Choice, Ladder, named
 from core.sandboxes.layers import LayerStore, new_id
 from core.sandboxes.link import Holder, Nursery
-from core.sandboxes.rung import OverlayAsRoot, Rung
+from core.sandboxes.rung import Rung
 from core.sandboxes.sandbox import PROVIDER, LocalSandbox, Parts
 from core.sandboxes.waiting import finish
 from core.sandboxes.wire import Message
 
+_TOY_BEFORE = "mkdir d && echo old > d/old && echo toy > toy"
+_TOY_AFTER = "rm -r d && mkdir d && ls -A d && mv d e && cat toy"
+
 
 class LocalProvider:
-    """Implements ``SandboxProvider``. ``labels`` go on everything made."""
+    """Implements ``SandboxProvider``. ``labels`` go on everything made.
+
+    ``rung`` forces one; by default the best that works here is found. From
+    ``flatten_at`` layers on a state is flattened in the background.
+    """
 
     name = PROVIDER
 
     def __init__(
-        self, root: Path, labels: Mapping[str, str] | None = None, *, rung: Rung | None = None
+        self,
+        root: Path,
+        labels: Mapping[str, str] | None = None,
+        *,
+        rung: Rung | None = None,
+        flatten_at: int = FLATTEN_AT,
     ) -> None:
-        self.rung: Rung = rung or OverlayAsRoot()
         self.store = LayerStore(root)
+        self._ladder = Ladder(self.store.root, rung)
+        self._rung: Rung | None = None
+        self._choice: Choice | None = None
+        self._choosing = asyncio.Lock()
         self._labels = dict(labels or {})
         self._nursery = Nursery()
         self._live: set[str] = set()
         self._roots: dict[str, Path] | None = None
         self._capabilities: SandboxCapabilities | None = None
-        self._obstacles: list[str] | None = None
+        self._flatten_at = flatten_at
+        self.flattener = Flattener(self.store)
+        self._syncer = Syncer(self.store)
 
     async def __aenter__(self) -> LocalProvider:
         """Stay warm between sandboxes (one small process) until the block ends."""
@@ -47,7 +67,17 @@ class LocalProvider:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._nursery.__aexit__()
+        try:
+            await self.flattener.close()
+            await self._syncer.close()
+        finally:
+            await self._nursery.__aexit__()
+
+    @property
+    def rung(self) -> Rung:
+        if self._rung is None:
+            raise RuntimeError("no rung was chosen yet")
+        return self._rung
 
     def labels_of(self, spec: SandboxSpec) -> dict[str, str]:
         return {**self._labels, **spec.labels}
@@ -55,43 +85,52 @@ class LocalProvider:
     async def probe(self) -> SandboxCapabilities:
         """Start a toy, write, fork and read it back; the answer is kept."""
         if self._capabilities is None:
-            self._capabilities = await self._probe()
+            async with self._choosing:
+                await asyncio.to_thread(self.store.open)
+                self._use(await self._ladder.climb(self._toy))
+            self._capabilities = await asyncio.to_thread(self._describe)
         return self._capabilities
 
-    async def _probe(self) -> SandboxCapabilities:
-        reasons = await asyncio.to_thread(self.rung.obstacles, self.store.root)
-        available = not reasons
-        if available:
-            try:
-                await self._try_toy()
-            except (SandboxError, OSError, TimeoutError) as error:
-                available = False
-                reasons = [f"a toy sandbox could not be made: {error}"]
-        if available:
-            reasons = self._weaknesses()
+    def _use(self, choice: Choice) -> None:
+        self._choice = choice
+        if choice.rung is not None:
+            self._mount(choice.rung)
+
+    def _mount(self, rung: Rung) -> None:
+        self._rung = rung
+        self.store.trees, self.store.format = rung.trees, rung.format
+
+    def _describe(self) -> SandboxCapabilities:
+        choice = self._choice or Choice(None, ())
+        rung, reasons = choice.rung, list(choice.passed)
+        if rung is not None:
+            reasons += rung.weaknesses(self.store.root)
+            reasons += cgroups.weaknesses(self._hierarchies())
         return SandboxCapabilities(
             provider=PROVIDER,
-            available=available,
-            rung=self.rung.name if available else "none",
-            o1_fork=self.rung.o1_fork,
-            live_parent=self.rung.live_parent and "freezer" in self._hierarchies(),
+            available=rung is not None,
+            rung=rung.name if rung else "none",
+            o1_fork=rung is not None and rung.o1_fork,
+            live_parent=rung is not None and rung.live_parent,
             path_stable=True,
             reasons=tuple(reasons),
         )
 
-    async def _try_toy(self) -> None:
+    async def _toy(self, rung: Rung) -> None:
+        """Raises SandboxError where a written file, a deleted and a renamed folder do not last."""
+        self._mount(rung)
         spec = SandboxSpec("probe", limits=Limits(processes=16, memory_mb=256))
         first = await self._start(spec)
         made: list[Sandbox] = [first]
         image: SandboxImage | None = None
         try:
-            wrote = await first.exec(["sh", "-c", "echo toy > toy"], timeout=10)
+            wrote = await first.exec(["sh", "-c", _TOY_BEFORE], timeout=10)
             image = await first.snapshot(retire=True)
             made += await self._fork(image, 1)
-            read = await made[1].exec(["cat", "toy"], timeout=10)
+            read = await made[1].exec(["sh", "-c", _TOY_AFTER], timeout=10)
             if not wrote.ok or read.stdout != b"toy\n":
                 raise SandboxError(
-                    "the toy's file did not survive a fork",
+                    "the toy's files did not survive a fork",
                     where=(wrote.stderr + read.stderr).decode(errors="replace")[:200],
                 )
         finally:
@@ -99,15 +138,6 @@ class LocalProvider:
                 await sandbox.teardown()
             if image is not None:
                 await self.discard(image)
-
-    def _weaknesses(self) -> list[str]:
-        missing = Group(self.store.tag, "", self._hierarchies()).missing
-        if not missing:
-            return []
-        return [
-            f"no control group for {', '.join(missing)}: those limits do not hold, and without "
-            "the freezer a snapshot must retire its sandbox; mount the cgroup file systems"
-        ]
 
     def _hierarchies(self) -> dict[str, Path]:
         if self._roots is None:
@@ -119,21 +149,33 @@ class LocalProvider:
         return await self._start(spec)
 
     async def require(self) -> None:
-        """Refuse what cannot work. The toy is left to ``probe``: a real start tries it all."""
-        if self._obstacles is None:
-            self._obstacles = await asyncio.to_thread(self.rung.obstacles, self.store.root)
-        if self._obstacles:
+        """Refuse what cannot work; what works is found by trying, once until a restart."""
+        async with self._choosing:
+            if self._choice is None:
+                self._use(await self._choose())
+        if self._choice is not None and self._choice.rung is None:
             raise SandboxUnavailable(
                 "the local sandbox cannot run on this machine",
                 where=str(self.store.root),
-                remedy="; ".join(self._obstacles),
+                remedy="; ".join(self._choice.passed),
             )
+
+    async def _choose(self) -> Choice:
+        known = await asyncio.to_thread(self._ladder.recall)
+        if known is not None:
+            return known
+        await asyncio.to_thread(self.store.open)
+        return await self._ladder.climb(self._toy)
 
     async def _start(self, spec: SandboxSpec) -> Sandbox:
         layout = plan.make(spec)
-        await asyncio.to_thread(self.store.open)
-        layer = await asyncio.to_thread(self.store.base, layout.seeds)
+        layer = await asyncio.to_thread(self._base, layout)
         return await self._boot(spec, layout, (layer,), None)
+
+    def _base(self, layout: plan.Plan) -> str:
+        self.store.open()
+        self.store.check_room()
+        return self.store.base(layout.seeds)
 
     async def fork(self, image: SandboxImage, n: int = 1) -> list[Sandbox]:
         await self.require()
@@ -144,7 +186,8 @@ class LocalProvider:
         if n < 1:
             raise UsageError(f"cannot fork {n} sandboxes", remedy="Ask for at least one")
         layout = plan.make(image.spec)
-        boots = [self._boot(image.spec, layout, image.layers, image.id) for _ in range(n)]
+        layers = await self.chain(image)
+        boots = [self._boot(image.spec, layout, layers, image.id) for _ in range(n)]
         tasks = [asyncio.ensure_future(boot) for boot in boots]
         try:
             await asyncio.wait(tasks)
@@ -163,14 +206,41 @@ class LocalProvider:
             if isinstance(made, LocalSandbox):
                 await made.teardown()
 
+    async def chain(self, image: SandboxImage) -> tuple[str, ...]:
+        """The layers to mount for an image, checked; a deep chain is flattened on the way.
+
+        Raises SnapshotError for an image this provider cannot mount, StoreFull without space.
+        """
+        self.check_image(image)
+        layers = await asyncio.to_thread(self._checked, image.layers)
+        if self.rung.deltas and len(layers) >= self._flatten_at:
+            work = self.flattener.begin(layers)
+            if len(layers) >= WAIT_AT:
+                await asyncio.shield(work)
+                layers = await asyncio.to_thread(self._checked, image.layers)
+        return layers
+
+    def _checked(self, layers: Sequence[str]) -> tuple[str, ...]:
+        short = self.store.shorten(layers)
+        self.store.check(short)
+        self.store.check_room()
+        return short
+
     def check_image(self, image: SandboxImage) -> None:
-        """Raises SnapshotError for an image this provider cannot mount."""
-        if image.provider != PROVIDER or image.rung != self.rung.name or not image.layers:
+        """Raises SnapshotError for an image of another provider, or of layers that mean
+        nothing to this rung."""
+        maker = named(image.rung)
+        format = maker.format if maker else image.rung
+        if image.provider != PROVIDER or format != self.rung.format or not image.layers:
             raise SnapshotError(
                 f"this image was made by {image.provider}/{image.rung}",
                 where=image.id,
                 remedy=f"Use that provider; this one is {PROVIDER}/{self.rung.name}",
             )
+
+    def captured(self) -> None:
+        """Tell that there is a new layer."""
+        self._syncer.later()
 
     async def _boot(
         self, spec: SandboxSpec, layout: plan.Plan, layers: tuple[str, ...], image: str | None
@@ -207,9 +277,18 @@ class LocalProvider:
         folder.mkdir(mode=0o700)
         reaper.write_owner(folder, self.labels_of(spec), layers[-1])
         self.store.hold(layers[-1], f"sandbox-{id}")
-        for name in ("upper", "work"):
-            (folder / name).mkdir(mode=0o755)
+        self._lay(folder, layers)
         group.create(spec.limits)
+
+    def _lay(self, folder: Path, layers: tuple[str, ...]) -> None:
+        try:
+            self.rung.lay(self.store, folder, layers)
+        except OSError as error:
+            raise SandboxError(
+                f"cannot lay out the sandbox's files: {error.strerror}",
+                where=str(error.filename or folder),
+                remedy="Check free space in the store",
+            ) from error
 
     async def _birth(
         self,
@@ -224,16 +303,12 @@ class LocalProvider:
             "op": "hold",
             "folder": str(folder),
             "layers": str(self.store.layers),
-            "lowers": list(layers),
+            "lowers": list(layers) if self.rung.deltas else [],
             "options": self.rung.mount_options,
             "cgroups": group.joins,
             "hostname": "sandbox",
             "views": dict(layout.views),
-            "limits": [
-                (resource.RLIMIT_CORE, 0),
-                (resource.RLIMIT_FSIZE, spec.limits.file_mb << 20),
-                (resource.RLIMIT_NOFILE, 8192),
-            ],
+            "limits": _limits(spec.limits, group.missing),
         }
         return await self._nursery.birth(id, message)
 
@@ -241,15 +316,14 @@ class LocalProvider:
         self, id: str, spec: SandboxSpec, folder: Path, layers: tuple[str, ...], group: Group
     ) -> Holder:
         """A new holder for a stopped sandbox, on other layers."""
-        await asyncio.to_thread(self._clear, folder, spec, layers[-1])
+        await asyncio.to_thread(self._clear, folder, spec, layers)
         return await self._birth(id, spec, plan.make(spec), folder, layers, group)
 
-    def _clear(self, folder: Path, spec: SandboxSpec, layer: str) -> None:
-        reaper.write_owner(folder, self.labels_of(spec), layer)
+    def _clear(self, folder: Path, spec: SandboxSpec, layers: tuple[str, ...]) -> None:
+        reaper.write_owner(folder, self.labels_of(spec), layers[-1])
         for name in ("upper", "work", "merged", "view"):
             self.store.delete(folder / name)
-        for name in ("upper", "work"):
-            (folder / name).mkdir(mode=0o755)
+        self._lay(folder, layers)
 
     async def forget(self, id: str, folder: Path, layer: str, group: Group) -> None:
         """Remove what a sandbox without processes still has: groups, files, its hold on layers."""
@@ -280,6 +354,20 @@ class LocalProvider:
         return await asyncio.to_thread(
             reaper.reap, self.store, self._hierarchies(), frozenset(self._live), is_live
         )
+
+
+def _limits(limits: Limits, missing: Sequence[str]) -> list[tuple[int, int]]:
+    """Limits of each single process, stricter where no control group holds them together."""
+    found = [
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, limits.file_mb << 20),
+        (resource.RLIMIT_NOFILE, 8192),
+    ]
+    if "pids" in missing:
+        found.append((resource.RLIMIT_NPROC, limits.processes))
+    if "memory" in missing:
+        found.append((resource.RLIMIT_DATA, limits.memory_mb << 20))
+    return found
 
 
 __all__ = ["LocalProvider", "LocalSandbox"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 
 from core.contracts.errors import SandboxError
 from core.contracts.sandbox import Compartment, Mount, SandboxSpec
-from core.sandboxes.identity import UIDS
+from core.sandboxes.identity import UIDS, owner
 from core.sandboxes.seeds import Seed
 
 if TYPE_CHECKING:
@@ -92,12 +92,12 @@ def make(spec: SandboxSpec) -> Plan:
     """Lay the whole sandbox out. Raises SandboxError for a mount that cannot be."""
     mounts = all_mounts(spec)
     seeds = [
-        Seed(slot(item.target), UIDS[item.owner], 0o755, item.seed)
+        Seed(slot(item.target), owner(item.owner), 0o755, item.seed)
         for item in mounts
         if item.source is None
     ]
     for user in COMPARTMENTS:
-        seeds.append(Seed(f"tmp%2F{user}", UIDS[user], 0o1777, None))
+        seeds.append(Seed(f"tmp%2F{user}", owner(user), 0o1777, None))
     return Plan(tuple(seeds), {user: _view(user, spec, mounts) for user in COMPARTMENTS})
 
 

@@ -58,6 +58,7 @@ def reap(
     for name in sorted(groups - known - mine):
         if Group(store.tag, name, roots).remove():
             removed.append(f"control groups of sandbox {name}")
+    removed.extend(store.let_go())
     for folder in store.unfinished():
         store.delete(folder)
         removed.append(f"unfinished work {folder.name}")

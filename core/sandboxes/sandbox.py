@@ -16,7 +16,7 @@ from core.contracts.errors import SandboxError, SandboxLost, SnapshotError
 from core.contracts.sandbox import Captured, Sandbox, SandboxImage, SandboxSpec
 from core.sandboxes.cgroups import Group
 from core.sandboxes.inside import Inside
-from core.sandboxes.layers import MAX_LAYERS, LayerStore, disk_bytes, new_id
+from core.sandboxes.layers import LayerStore, new_id
 from core.sandboxes.link import Holder, end
 from core.sandboxes.rung import Rung
 from core.sandboxes.waiting import finish
@@ -43,11 +43,15 @@ class Maker(Protocol):
     """What a sandbox needs of the provider that made it."""
 
     store: LayerStore
-    rung: Rung
+
+    @property
+    def rung(self) -> Rung: ...
 
     def labels_of(self, spec: SandboxSpec) -> dict[str, str]: ...
 
-    def check_image(self, image: SandboxImage) -> None: ...
+    async def chain(self, image: SandboxImage) -> tuple[str, ...]: ...
+
+    def captured(self) -> None: ...
 
     async def fork(self, image: SandboxImage, n: int = 1) -> list[Sandbox]: ...
 
@@ -99,12 +103,6 @@ class LocalSandbox(Inside):
 
     async def _snapshot(self, retire: bool) -> SandboxImage:
         began = time.monotonic()
-        if len(self._layers) >= MAX_LAYERS:
-            raise SnapshotError(
-                f"this state already has {MAX_LAYERS} layers",
-                where=self._id,
-                remedy="Branch from an earlier node",
-            )
         image = new_id("i")
         if retire:
             await self._stop()
@@ -112,10 +110,13 @@ class LocalSandbox(Inside):
             layer, size = await asyncio.to_thread(self._capture, image, True)
         else:
             layer, size = await self._capture_alive(image)
-        layers = (*self._layers, layer) if layer else self._layers
+        layers = self._layers
+        if layer is not None:
+            layers = (*layers, layer) if self._provider.rung.deltas else (layer,)
         await asyncio.to_thread(
             self._provider.store.save_image, image, layers, self._provider.labels_of(self._spec)
         )
+        self._provider.captured()
         return SandboxImage(
             id=image,
             provider=PROVIDER,
@@ -140,13 +141,20 @@ class LocalSandbox(Inside):
 
     def _capture(self, image: str, retire: bool) -> tuple[str | None, int]:
         """The new layer, or None when nothing was written since the last one. Blocks."""
-        store, ref, top = self._provider.store, f"image-{image}", self._layers[-1]
-        upper = self._folder / "upper"
-        if not any(upper.iterdir()):
-            store.hold(top, ref)
-            return None, 0
-        size = disk_bytes(upper)
-        return self._provider.rung.capture(store, upper, top, ref, retire=retire), size
+        try:
+            return self._provider.rung.capture(
+                self._provider.store,
+                self._folder,
+                self._layers[-1],
+                f"image-{image}",
+                retire=retire,
+            )
+        except OSError as error:
+            raise SnapshotError(
+                f"the sandbox's files could not be read: {error.strerror}",
+                where=str(error.filename or self._folder),
+                remedy="Take another snapshot",
+            ) from error
 
     async def _stop(self) -> None:
         """End every program and mount of this sandbox, and prove it. Files stay."""
@@ -180,15 +188,15 @@ class LocalSandbox(Inside):
             await finish(self._restore(image))
 
     async def _restore(self, image: SandboxImage) -> None:
-        self._provider.check_image(image)
+        layers = await self._provider.chain(image)
         store, ref = self._provider.store, f"sandbox-{self._id}"
-        await asyncio.to_thread(store.hold, image.layers[-1], ref)
+        await asyncio.to_thread(store.hold, layers[-1], ref)
         await self._stop()
         before = self._layers
-        self._layers = image.layers
+        self._layers = layers
         self._image = image.id
         self._spec = image.spec
-        if before[-1] != image.layers[-1]:
+        if before[-1] != layers[-1]:
             await asyncio.to_thread(store.drop, before[-1], ref)
         self._holder = await self._provider.reboot(
             self._id, self._spec, self._folder, self._layers, self._group

@@ -19,20 +19,23 @@ class Seed:
     """One writable folder: its name on the layer, its owner and mode, and where it comes from."""
 
     slot: str
-    uid: int
+    owner: tuple[int, int]
+    """uid and gid"""
     mode: int
     source: Path | None
 
 
-def digest_of(seeds: Sequence[Seed], seen: MutableMapping[tuple[int, ...], str]) -> str:
-    """A name for exactly this content. ``seen`` remembers files that did not change since.
+def digest_of(
+    seeds: Sequence[Seed], format: str, seen: MutableMapping[tuple[int, ...], str]
+) -> str:
+    """A name for exactly this content, laid out for one format of layers.
 
-    A file is read again unless its inode, size and change time are those of a
-    reading made well after that change.
+    ``seen`` remembers files that did not change since: a file is read again unless its
+    inode, size and change time are those of a reading made well after that change.
     """
-    total = hashlib.sha256()
+    total = hashlib.sha256(f"{format}\0".encode())
     for seed in seeds:
-        total.update(f"{seed.slot}\0{seed.uid}\0{seed.mode:o}\0".encode())
+        total.update(f"{seed.slot}\0{seed.owner}\0{seed.mode:o}\0".encode())
         if seed.source is not None:
             for rel, info in _walk(seed.source):
                 total.update(f"{rel}\0{_kept_mode(info):o}\0".encode("utf-8", "surrogateescape"))
@@ -86,8 +89,8 @@ def plant(seed: Seed, layer: Path) -> None:
                 target.symlink_to(os.readlink(seed.source / rel))
             else:
                 shutil.copyfile(seed.source / rel, target, follow_symlinks=False)
-            os.chown(target, seed.uid, seed.uid, follow_symlinks=False)
+            os.chown(target, *seed.owner, follow_symlinks=False)
             if not stat.S_ISLNK(info.st_mode):
                 target.chmod(info.st_mode & 0o777)
-    os.chown(top, seed.uid, seed.uid)
+    os.chown(top, *seed.owner)
     top.chmod(seed.mode)

@@ -11,20 +11,22 @@ from core.contracts.errors import SandboxUnavailable, SnapshotError
 from core.contracts.sandbox import SandboxImage, SandboxSpec
 from core.sandboxes.layers import LayerStore
 from core.sandboxes.local import LocalProvider
-from core.sandboxes.rung import OverlayAsRoot, file_system_of
+from core.sandboxes.rung import Overlay, file_system_of
 
 
-class Refuses(OverlayAsRoot):
+class Refuses(Overlay):
     """A rung on a machine with something in the way."""
 
     def obstacles(self, root: Path) -> list[str]:
         return ["the moon is full: wait a day"]
 
 
-class BadOption(OverlayAsRoot):
+class BadOption(Overlay):
     """A rung whose mount the kernel refuses, which only a real try can tell."""
 
-    mount_options = "no-such-option=1"
+    def __init__(self) -> None:
+        super().__init__()
+        self.mount_options = "no-such-option=1"
 
 
 async def test_an_obstacle_is_named_with_its_remedy(tmp_path: Path) -> None:
@@ -56,13 +58,14 @@ def test_a_store_on_an_overlay_is_refused(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "overlay", "x", "-o", options, str(merged)], check=True)
     try:
         assert file_system_of(merged / "store") == "overlay"
-        (reason,) = OverlayAsRoot().obstacles(merged / "store")
+        (reason,) = Overlay().obstacles(merged / "store")
     finally:
         subprocess.run(["umount", str(merged)], check=True)
     assert "put the store on a disk" in reason
-    assert OverlayAsRoot().obstacles(tmp_path) == []
+    assert Overlay().obstacles(tmp_path) == []
 
 
+@pytest.mark.sandbox
 async def test_an_image_of_another_provider_is_refused(tmp_path: Path) -> None:
     image = SandboxImage(
         id="i1",
@@ -76,7 +79,7 @@ async def test_an_image_of_another_provider_is_refused(tmp_path: Path) -> None:
         spec=SandboxSpec("x"),
     )
     with pytest.raises(SnapshotError, match="docker"):
-        LocalProvider(tmp_path).check_image(image)
+        await LocalProvider(tmp_path).fork(image)
 
 
 def test_a_store_is_closed_to_everyone_else(tmp_path: Path) -> None:
