@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from core.contracts.agent import MessageText, SessionUpdate, ThoughtText, ToolUpdate
 from core.contracts.errors import AgentTimeout, BenchFlowError, CheckpointError
@@ -34,6 +34,7 @@ class Pulse:
         self._signed = asyncio.Event()
         self._held = 0
         self._tools: set[str] = set()
+        self._never = asyncio.Event()
         self._free = asyncio.Event()
         self._free.set()
 
@@ -56,35 +57,38 @@ class Pulse:
             self._tool(update)
 
     @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Around a wait for the user: an act of the agent that lasts."""
+        self._signed.set()
+        with self.held():
+            yield
+
+    @contextmanager
     def held(self) -> Iterator[None]:
-        """Around a wait for the user: a sign of life that lasts."""
+        """Inside, silence does not count; its end is no sign of life."""
         self._held += 1
-        self._beat()
+        self._touch()
         try:
             yield
         finally:
             self._held -= 1
-            self._beat()
+            self._touch()
 
     async def lost(self) -> None:
         """Ends once the silence was too long; never, where that is allowed.
 
         To be awaited from the turn's start on.
         """
-        try:
-            async with asyncio.timeout(self._first):
-                await self._signed.wait()
-        except TimeoutError:
-            return
-        if self._idle is None:
-            await self._loop.create_future()
-            return
         while True:
             await self._free.wait()
-            left = self._last + self._idle - self._loop.time()
-            if left <= 0:
+            limit = self.limit
+            left = None if limit is None else self._last + limit - self._loop.time()
+            if left is not None and left <= 0:
                 return
-            await asyncio.sleep(left)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    # The first sign changes the limit; later ones only move the moment.
+                    await (self._never if self.alive else self._signed).wait()
 
     def error(self, name: str, tail: str) -> BenchFlowError:
         """What to raise once it is lost; ``tail`` is the agent's last words."""
@@ -114,6 +118,9 @@ class Pulse:
 
     def _beat(self) -> None:
         self._signed.set()
+        self._touch()
+
+    def _touch(self) -> None:
         self._last = self._loop.time()
         if self._held or self._tools:
             self._free.clear()

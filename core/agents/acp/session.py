@@ -355,8 +355,8 @@ class AcpSession:
         if update is not None:
             self._stream.put_now(update, size)
 
-    def _held(self) -> AbstractContextManager[None]:
-        return self._turn.pulse.held() if self._turn is not None else nullcontext()
+    def _asked(self) -> AbstractContextManager[None]:
+        return self._turn.pulse.asked() if self._turn is not None else nullcontext()
 
     async def _on_elicitation(self, params: JsonObject) -> JsonValue:
         if params.get("mode", "form") != "form":
@@ -370,7 +370,7 @@ class AcpSession:
             answer = await self._ask(forms.permission_ask(asked))
             picked = answer.content.get(forms.PERMISSION_FIELD)
             return forms.permission_reply(picked if answer.action == "accept" else None)
-        with self._held():
+        with self._asked():
             decision = await self._asks.wait(self._decide(asked))
         return forms.permission_reply(decision.option if decision else None)
 
@@ -379,7 +379,7 @@ class AcpSession:
             return Answer("decline")
         if self._turn is not None and self._turn.cancelled.is_set():
             return Answer("cancel")
-        with self._held():
+        with self._asked():
             return await self._asks.wait(self._ask_handler(ask)) or Answer("cancel")
 
     async def _decide(self, asked: PermissionAsked) -> PermissionDecision:

@@ -102,9 +102,9 @@ def test_a_tool_that_does_not_run_holds_nothing(update: ToolUpdate) -> None:
 def test_a_person_may_think_for_hours() -> None:
     async def play(pulse: Pulse) -> None:
         await asyncio.sleep(200)
-        with pulse.held():
+        with pulse.asked():
             await asyncio.sleep(40_000)
-            with pulse.held():
+            with pulse.asked():
                 await asyncio.sleep(5_000)
             await asyncio.sleep(5_000)
 
@@ -113,7 +113,7 @@ def test_a_person_may_think_for_hours() -> None:
 
 def test_a_wait_that_is_cancelled_holds_no_longer() -> None:
     async def play(pulse: Pulse) -> None:
-        with pulse.held():
+        with pulse.asked():
             await asyncio.sleep(1000)
             raise asyncio.CancelledError
 
@@ -125,6 +125,18 @@ def test_a_wait_that_is_cancelled_holds_no_longer() -> None:
         assert asked.cancelled()
 
     run(body())
+
+
+@pytest.mark.parametrize(("before", "given_up"), [(nothing, 5300), (after(0, TEXT), 5600)])
+def test_a_line_that_is_paused_is_not_silent_and_no_sign_of_life(
+    before: Play, given_up: float
+) -> None:
+    async def play(pulse: Pulse) -> None:
+        await before(pulse)
+        with pulse.held():
+            await asyncio.sleep(5000)
+
+    assert lost_after(play) == given_up
 
 
 @pytest.mark.parametrize("update", [OtherUpdate("user_message_chunk", {}), UsageUpdate(used=1)])
