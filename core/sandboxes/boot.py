@@ -23,7 +23,7 @@ def open_place() -> int:
     return os.open(_ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def command(module: str, place: int) -> list[str]:
-    """The command that runs ``main`` of a module of this package."""
+def command(module: str, place: int, *more: str) -> list[str]:
+    """The command that runs ``main`` of a module of this package; it reads ``more`` itself."""
     interpreter = getattr(sys, "_base_executable", None) or sys.executable
-    return [interpreter, "-I", "-S", "-c", _BOOT, str(place), f"{__package__}.{module}"]
+    return [interpreter, "-I", "-S", "-c", _BOOT, str(place), f"{__package__}.{module}", *more]

@@ -8,6 +8,7 @@ or starved group can still be ended.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,36 +18,76 @@ from core.contracts.sandbox import Limits
 from core.sandboxes.identity import is_root
 
 TOP = "benchflow"
+FREEZE_SECONDS = 2.0
 _CPU_PERIOD = 100_000
 _V1 = ("pids", "memory", "cpu", "freezer")
 
 
 def discover() -> dict[str, Path]:
-    """Controller name to the folder of its hierarchy's root that we may write in.
+    """Controller name to the folder of its hierarchy below which we may make groups.
 
+    That is the hierarchy's root, or for an ordinary user what was delegated: a
+    folder ``benchflow`` in it that he may write, or his own group (version 2).
     The key ``freezer`` is present for version 2 as well.
     """
     found: dict[str, Path] = {}
     unified: Path | None = None
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
-        place = Path(left.split()[4])
         kind, _, options = right.split(" ", 2)
-        if not os.access(place, os.W_OK) or " ro," in f" {left.split()[5]},":
+        if kind not in ("cgroup", "cgroup2") or " ro," in f" {left.split()[5]},":
             continue
+        place = Path(left.split()[4])
+        if not os.access(place, os.W_OK):
+            mine = _delegated(place, kind == "cgroup2")
+            if mine is None:
+                continue
+            place = mine
         if kind == "cgroup":
             for name in options.split(","):
                 if name in _V1:
                     found[name] = place
-        elif kind == "cgroup2":
+        else:
             unified = place
     if unified is not None:
-        offered = (unified / "cgroup.controllers").read_text().split()
+        offered = _offered(unified)
         for name in ("pids", "memory", "cpu"):
             if name in offered:
                 found.setdefault(name, unified)
         found.setdefault("freezer", unified)
     return found
+
+
+def _delegated(place: Path, unified: bool) -> Path | None:
+    """Where an ordinary user may make a group and move himself into it, found by doing so."""
+    candidates = [place] if os.access(place / TOP, os.W_OK) else []
+    if unified:
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                candidates.append(place / line[4:])
+    return next((candidate for candidate in candidates if _admits(candidate)), None)
+
+
+def _admits(place: Path) -> bool:
+    folder = place / TOP / f"probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError:
+        return False
+    try:
+        script = 'echo 0 > "$1"'
+        argv = ["sh", "-c", script, "sh", str(folder / "cgroup.procs")]
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    finally:
+        _rmdir(folder)
+
+
+def _offered(unified: Path) -> list[str]:
+    """Controllers whose limits we can set below ``unified``."""
+    if is_root():
+        return (unified / "cgroup.controllers").read_text().split()
+    # Handing a controller down is refused while processes sit beside the new groups.
+    return (unified / "cgroup.subtree_control").read_text().split()
 
 
 _INSTEAD = {
@@ -158,7 +199,11 @@ class Group:
                 _write(folder / "cpu.cfs_period_us", str(_CPU_PERIOD))
                 _write(folder / "cpu.cfs_quota_us", str(quota))
 
-    def freeze(self, timeout: float = 2.0) -> None:
+    @property
+    def can_freeze(self) -> bool:
+        return "freezer" in self._roots
+
+    def freeze(self, timeout: float = FREEZE_SECONDS) -> None:
         """Stop all programs. Raises SandboxError, thawed again, when they do not stop in time."""
         root = self._roots.get("freezer")
         if root is None:

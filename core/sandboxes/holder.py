@@ -1,10 +1,11 @@
-"""The trusted processes of the local provider, run by a bare interpreter as root.
+"""The trusted processes of the local provider, run by a bare interpreter.
 
 *Nursery*: one per provider while it has sandboxes; its only act is to fork
 holders, which costs a millisecond instead of an interpreter start.
 *Holder*: one per sandbox, pid 1 of its pid namespace, owner of its mounts and
 of its two network namespaces. It does what the engine asks over one socket.
-Both end when their socket does, and the kernel ends everything below a holder
+They work as root, or as an ordinary user who is root in a user namespace of the
+nursery. Both end when their socket does, and the kernel ends everything below a holder
 with it, so nothing outlives the engine.
 """
 
@@ -19,8 +20,9 @@ import sys
 
 from core.sandboxes import linux
 from core.sandboxes.launch import launch
+from core.sandboxes.standstill import Standstill
 from core.sandboxes.views import build
-from core.sandboxes.wire import Message, receive, send
+from core.sandboxes.wire import ROOTLESS, Message, receive, send
 
 NETWORKS = {"agent": "agent", "service": "service", "verifier": "service"}
 
@@ -32,12 +34,16 @@ def main() -> None:
     os.dup2(null, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    rootless = sys.argv[3:] == [ROOTLESS]
+    if rootless:
+        _become_root(engine)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     own_pid = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     # Children share our pages until somebody writes; the collector would write them all.
     gc.freeze()
     while got := receive(engine):
         message, fds = got
+        message["rootless"] = rootless
         reply: Message = {"id": message["id"]}
         pidfd = -1
         try:
@@ -58,6 +64,22 @@ def main() -> None:
         finally:
             for fd in (*fds, *([pidfd] if pidfd >= 0 else [])):
                 os.close(fd)
+
+
+def _become_root(engine: socket.socket) -> None:
+    """Go on as root of a user namespace, in a child that is pid 1 of a pid namespace of it."""
+    try:
+        linux.new_user_namespace(0, 0)
+        # To come back from a holder's namespace we must own the one we come back to.
+        linux.unshare(linux.CLONE_NEWPID)
+        pid = os.fork()
+    except OSError as error:
+        sys.exit(f"user namespace: {error.strerror}")
+    if pid:
+        engine.close()
+        os.waitpid(pid, 0)
+        os._exit(0)
+    linux.set_parent_death_signal(signal.SIGKILL)
 
 
 def _problem(error: OSError) -> Message:
@@ -100,7 +122,9 @@ class Holder:
     def __init__(self, engine: socket.socket, message: Message) -> None:
         self._engine = engine
         self._limits = message["limits"]
+        self._rootless = message["rootless"]
         self._plans = message["views"]
+        self._standstill = Standstill()
         self._folder = message["folder"]
         self._views: dict[str, int] = {}
         self._programs: dict[int, _Program] = {}
@@ -158,6 +182,8 @@ class Holder:
                     self._signal(message["program"], message["signal"])
                 case "socket" | "listen":
                     self._socket(message)
+                case "freeze" | "thaw":
+                    self._freeze(message)
                 case "quit":
                     self._quit()
                     send(self._engine, {"id": message["id"]})
@@ -179,6 +205,7 @@ class Holder:
         user = message["user"]
         view = self._view(user)
         message["limits"] = self._limits
+        message["rootless"] = self._rootless
         pid, report = launch(
             message,
             fds,
@@ -255,6 +282,14 @@ class Holder:
                 sock.bind(("127.0.0.1", message["port"]))
                 sock.listen(128)
             send(self._engine, {"id": message["id"]}, [sock.fileno()])
+
+    def _freeze(self, message: Message) -> None:
+        spare = {os.getpid(), *(program.pid for program in self._programs.values())}
+        if message["op"] == "freeze":
+            self._standstill.stop(spare, message["seconds"])
+        else:
+            self._standstill.go_on(spare)
+        send(self._engine, {"id": message["id"]})
 
     def _quit(self) -> None:
         """End every program and let go of every mount, so that the files are ours alone."""

@@ -135,12 +135,12 @@ def _program(request: Message, fds: list[int], cgroups: list[int], failed: int) 
         # After joining, so that the paths it shows start at this sandbox.
         linux.unshare(CLONE_NEWCGROUP)
         linux.new_session_keyring()
-        for number, soft in request["limits"]:
-            resource.setrlimit(number, (soft, soft))
         _only_stdio(fds, failed)
         for number in _INHERITED:
             signal.signal(number, signal.SIG_DFL)
-        _become(request["user"])
+        _become(request["user"], rootless=request["rootless"])
+        # Last, because some count against who sets them.
+        _limit(request["limits"])
         where = request["cwd"]
         os.chdir(where)
         call = request.get("call")
@@ -165,14 +165,28 @@ def _only_stdio(fds: list[int], failed: int) -> None:
     os.closerange(failed + 1, 1 << 16)
 
 
-def _become(user: str) -> None:
+def _limit(limits: list[tuple[int, int]]) -> None:
+    for number, wanted in limits:
+        _, most = resource.getrlimit(number)
+        value = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(number, (value, value))
+
+
+def _become(user: str, *, rootless: bool) -> None:
     """Take the compartment's identity for good."""
     uid = UIDS[user]
     keep = CAPABILITIES[user]
     os.umask(0o022)
-    os.setgroups([])
+    if rootless:
+        # The one account there is, under the compartment's number.
+        linux.new_user_namespace(uid, uid)
+    else:
+        os.setgroups([])
     linux.drop_bounding_set(keep)
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
+    if not rootless:
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
     linux.set_capabilities(keep)
     linux.no_new_privileges()
+    if rootless:
+        linux.set_dumpable(False)

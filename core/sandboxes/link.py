@@ -17,8 +17,9 @@ from typing import TypeVar
 
 from core.contracts.errors import SandboxError, SandboxLost, SandboxUnavailable
 from core.sandboxes import boot, wire
+from core.sandboxes.identity import is_root
 from core.sandboxes.waiting import finish
-from core.sandboxes.wire import Message
+from core.sandboxes.wire import ROOTLESS, Message
 
 ANSWER_SECONDS = 10.0
 T = TypeVar("T")
@@ -250,7 +251,7 @@ class Nursery:
         await self._stop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         place = boot.open_place()
-        argv = boot.command("holder", place)
+        argv = boot.command("holder", place, *([] if is_root() else [ROOTLESS]))
         try:
             self._process = await asyncio.to_thread(_popen, argv, theirs, place)
         except OSError as error:

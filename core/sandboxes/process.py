@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from core.contracts.errors import SandboxLost
 from core.contracts.sandbox import ExecResult
+from core.sandboxes.identity import is_root
 from core.sandboxes.link import Channel
 from core.sandboxes.wire import Message
 
@@ -36,9 +37,11 @@ class Pipes:
             self.stdin = -1
         self.stdout, self.stdout_out = self._pipe()
         self.stderr, self.stderr_out = self._pipe()
-        # So that a program may open /dev/stdin, /dev/stdout and /dev/stderr by name.
+        # So that a program may open /dev/stdin, /dev/stdout and /dev/stderr by name. An ordinary
+        # user's programs are that user already.
         for fd in self.theirs[0 if stdin else 1 :]:
-            os.fchown(fd, uid, uid)
+            if is_root():
+                os.fchown(fd, uid, uid)
 
     def _keep(self, fd: int) -> int:
         self._open.add(fd)

@@ -7,6 +7,7 @@ stays on disk is named by an owner file that was written first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Protocol
 
 from core.contracts.errors import SandboxError, SandboxLost, SnapshotError
 from core.contracts.sandbox import Captured, Sandbox, SandboxImage, SandboxSpec
-from core.sandboxes.cgroups import Group
+from core.sandboxes.cgroups import FREEZE_SECONDS, Group
 from core.sandboxes.inside import Inside
 from core.sandboxes.layers import LayerStore, new_id
 from core.sandboxes.link import Holder, end
@@ -80,14 +81,35 @@ class LocalSandbox(Inside):
         self._alive()
         self._thawed.clear()
         try:
-            await finish(asyncio.to_thread(self._group.freeze))
+            await finish(self._freeze())
         except BaseException:
             await self.thaw()
             raise
 
+    async def _freeze(self) -> None:
+        if self._group.can_freeze:
+            await asyncio.to_thread(self._group.freeze)
+            return
+        try:
+            await self._holder.channel.request({"op": "freeze", "seconds": FREEZE_SECONDS})
+        except OSError as error:
+            raise SandboxError(
+                f"the sandbox did not stand still within {FREEZE_SECONDS:g} s: {error.strerror}",
+                where=self._id,
+                remedy="Look for a program that hangs in the kernel (state D)",
+            ) from error
+
     async def thaw(self) -> None:
-        await finish(asyncio.to_thread(self._group.thaw))
+        await finish(self._thaw())
         self._thawed.set()
+
+    async def _thaw(self) -> None:
+        if self._group.can_freeze:
+            await asyncio.to_thread(self._group.thaw)
+        elif not self._thawed.is_set() and not self._holder.ended.is_set():
+            # A sandbox that is lost needs no thaw; whoever uses it next is told.
+            with contextlib.suppress(SandboxLost, OSError):
+                await self._holder.channel.request({"op": "thaw"})
 
     async def snapshot(self, *, retire: bool = False) -> SandboxImage:
         async with self._changing:

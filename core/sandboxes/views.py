@@ -74,12 +74,21 @@ def _devices(place: str) -> None:
     for folder in (dev, f"{dev}/pts", f"{dev}/shm", f"{place}/proc"):
         os.mkdir(folder, 0o755)
     for name, major, minor in _DEVICES:
-        os.mknod(f"{dev}/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
-        os.chmod(f"{dev}/{name}", 0o666)
+        _device(f"{dev}/{name}", name, os.makedev(major, minor))
     for name, target in _DEVICE_LINKS:
         os.symlink(target, f"{dev}/{name}")
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("shm", f"{dev}/shm", "tmpfs", flags, "mode=1777,size=64m")
+
+
+def _device(path: str, name: str, number: int) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, number)
+        os.chmod(path, 0o666)
+    except PermissionError:
+        # Nobody makes devices in a user namespace; the host's own are as good.
+        with open(path, "wb") as file:
+            linux.bind(f"/dev/{name}", file.fileno(), linux.MOUNT_ATTR_NOSUID)
 
 
 def _file(place: str, path: str, data: bytes) -> None:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
         env: dict[str, str]
         cwd: str
         user: str
+        rootless: bool
+        seconds: float
         port: int
         signal: int
         pid: int
@@ -53,6 +55,8 @@ else:
     Message = dict
 
 
+ROOTLESS = "rootless"
+"""Tells the nursery that an ordinary user started it."""
 _LIMIT = 64 * 1024
 _MAX_FDS = 8
 
