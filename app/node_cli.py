@@ -64,4 +64,62 @@ def gc(budget: str, inodes: int, dry_run: bool, as_json: bool) -> None:
     execute(collect_garbage(budget, inodes, dry=dry_run, as_json=as_json), as_json=as_json)
 
 
-NODE_COMMANDS: tuple[click.Command, ...] = (score, rescore, diff, gc)
+@click.command("rewind", help=VERBS["rewind"].help)
+@click.argument("rollout")
+@click.argument("node")
+@click.option("--answer", default="", metavar="VALUE", help="What the question is told this time.")
+@click.option("--nudge", default="", metavar="TEXT", help="A follow-up, from a turn's end.")
+@click.option("--key", default="", help="Idempotency key.")
+@_json
+def rewind(rollout: str, node: str, as_json: bool, **options: str) -> None:
+    """Without --answer or --nudge the node is tried again. The line is marked assisted."""
+    from app.node_commands import rewind_rollout
+    from app.outcome import execute
+
+    execute(rewind_rollout(rollout, node, options, as_json=as_json), as_json=as_json)
+
+
+@click.command("restore", help=VERBS["restore"].help)
+@click.argument("rollout")
+@click.argument("line", type=int)
+@_json
+def restore(rollout: str, line: int, as_json: bool) -> None:
+    """The rollout's reward is that line's from then on; it is marked selected."""
+    from app.node_commands import restore_line
+    from app.outcome import execute
+
+    execute(restore_line(rollout, line, as_json=as_json), as_json=as_json)
+
+
+@click.command("pause", help=VERBS["pause"].help)
+@click.argument("rollout")
+@click.option("--key", help="Idempotency key.")
+@_json
+def pause(rollout: str, key: str | None, as_json: bool) -> None:
+    from app.node_commands import pause_rollout
+    from app.outcome import execute
+
+    execute(pause_rollout(rollout, key, on=True, as_json=as_json), as_json=as_json)
+
+
+@click.command("unpause", help=VERBS["unpause"].help)
+@click.argument("rollout")
+@click.option("--key", help="Idempotency key.")
+@_json
+def unpause(rollout: str, key: str | None, as_json: bool) -> None:
+    from app.node_commands import pause_rollout
+    from app.outcome import execute
+
+    execute(pause_rollout(rollout, key, on=False, as_json=as_json), as_json=as_json)
+
+
+NODE_COMMANDS: tuple[click.Command, ...] = (
+    score,
+    rescore,
+    diff,
+    gc,
+    rewind,
+    restore,
+    pause,
+    unpause,
+)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import click
 
 from app.node_render import changes_text, diff_text, gc_text, scores_text
 from app.outcome import NO_REWARD, plain, print_json
+from app.render import number, tree_text
 from app.settings import read_settings
 from app.wiring import open_tools
 from core.contracts.errors import BenchFlowError
-from core.services import gc, looking, rescoring
+from core.services import gc, looking, mainline, rescoring
+from core.services.assemble import load_tree
 from core.services.collecting import Budget, parse_size
 from core.services.engine import Engine, engine
 from core.services.scoring import ScoreRequest, scores_json
@@ -101,4 +104,56 @@ async def collect_garbage(budget: str, inodes: int, *, dry: bool, as_json: bool)
         print_json(report.to_json())
     else:
         click.echo(gc_text(report, dry=dry))
+    return 0
+
+
+async def rewind_rollout(ref: str, node: str, options: dict[str, str], *, as_json: bool) -> int:
+    settings = read_settings()
+    async with open_tools(settings) as tools, engine(tools) as host:
+        record = await tools.store.rollouts.get(ref)
+        result = await mainline.rewind(
+            host,
+            record.id,
+            node,
+            answer=options["answer"],
+            nudge=options["nudge"],
+            actor=settings.actor,
+            via="cli",
+            idem_key=options["key"] or None,
+        )
+        if as_json:
+            print_json(result)
+        elif record.state.final:
+            after = await tools.store.rollouts.get(record.id)
+            click.echo(tree_text(await load_tree(tools, record.id), after))
+        else:
+            numbers = cast("list[int]", result["lines"])
+            click.echo(f"line {numbers[0]} is the main line from now on")
+    return 0
+
+
+async def restore_line(ref: str, line: int, *, as_json: bool) -> int:
+    settings = read_settings()
+    async with open_tools(settings) as tools, engine(tools) as host:
+        result = await mainline.restore(host, ref, line, actor=settings.actor)
+    if as_json:
+        print_json(result)
+    else:
+        reward = cast("float | None", result["reward"])
+        said = "no reward" if reward is None else f"reward {number(reward)}"
+        click.echo(f"line {line} is the main line now: {result['outcome']}, {said}")
+    return 0
+
+
+async def pause_rollout(ref: str, key: str | None, *, on: bool, as_json: bool) -> int:
+    settings = read_settings()
+    act = mainline.pause if on else mainline.unpause
+    async with open_tools(settings) as tools, engine(tools) as host:
+        result = await act(host, ref, actor=settings.actor, via="cli", idem_key=key)
+    if as_json:
+        print_json(result)
+    elif on:
+        click.echo(f"paused {result['lines']} lines; go on with `bench unpause`")
+    else:
+        click.echo(f"goes on after {result['seconds']} s")
     return 0

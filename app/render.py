@@ -82,6 +82,7 @@ def _result_lines(summary: RolloutHead, record: RolloutRecord) -> list[str]:
     if summary.reward is not None:
         items = "  ".join(f"{name} {number(value)}" for name, value in summary.items.items())
         notes = ["assisted"] if summary.assisted else []
+        notes += ["selected"] if summary.selected else []
         notes += [] if summary.hardened else ["not hardened"]
         extra = f"   {items}" if items else ""
         extra += f"   ({', '.join(notes)})" if notes else ""

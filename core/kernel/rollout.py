@@ -83,6 +83,8 @@ class RolloutRun:
         self._number = takeover.line if takeover else 0
         self._phases = Phases(context.recorder, line=self._number)
         self._line: LineRun | None = None
+        self._child: int | None = None
+        """The child that became the main line, if one did."""
         self._world: World | None = None
         self._stop: Stop | None = None
         self._living: asyncio.Task[LineResult] | None = None
@@ -95,7 +97,21 @@ class RolloutRun:
     @property
     def line(self) -> LineRun | None:
         """The main line, once its world is healthy."""
-        return self._line
+        return self._line if self._child is None else self.children.line(self._child)
+
+    @property
+    def running(self) -> tuple[LineRun, ...]:
+        """Every line that has begun and not ended."""
+        first = self._line
+        own = (first,) if first is not None and first.result is None else ()
+        return (*own, *self.children.running)
+
+    def follow(self, number: int, stop: Stop) -> None:
+        """A child is the main line from now on; the one that was, ends."""
+        before = self.line
+        self._child = number
+        if before is not None and before.result is None:
+            before.stop(stop)
 
     def stop(self, stop: Stop) -> None:
         """End the running turn, or the whole rollout, from any task of this loop.
@@ -143,7 +159,7 @@ class RolloutRun:
         if living.cancelled():
             ended = Outcome.CANCELLED if self._run_stopped else Outcome.INTERRUPTED
             known = self._line.result if self._line is not None else None
-            return known or LineResult(ended), None
+            return self._rewound_result or known or LineResult(ended), None
         match living.exception():
             case None:
                 return living.result(), None
@@ -204,7 +220,11 @@ class RolloutRun:
         except BaseException:
             await finish(self.children.end())
             raise
-        return result
+        return self._rewound_result or result
+
+    @property
+    def _rewound_result(self) -> LineResult | None:
+        return None if self._child is None else self.children.results.get(self._child)
 
     async def _capture_root(self, world: World) -> None:
         """A group of lines shares everything up to here. Without a capture there is no group."""

@@ -6,6 +6,7 @@ live owns the rollout, the caller's own engine takes it over and does it.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import cast
 
@@ -21,12 +22,15 @@ from core.contracts.values import JsonObject, JsonValue
 from core.services.assemble import load_tree
 from core.services.branching import BranchRequest, plan_branch
 from core.services.branching import start as start_branch
-from core.services.engine import Engine, Grown
+from core.services.engine import Engine
 from core.services.jobs import prepare_again
 from core.services.orphans import end_orphan
 from core.services.sanitise import clean
+from core.services.serving import Grown
 from core.services.toolbox import Toolbox
 from core.users.form import answer_to_json, ask_from_json, parse_answer
+
+_SETTLE_SECONDS = 10.0
 
 
 async def answer(
@@ -130,10 +134,34 @@ async def branch(
         seed = prepared.facts.seed
         numbers.extend(start_branch(grown.children, planned, grown.tree, seed=seed))
 
-    own = await engine.tools.store.rollouts.claim(engine.id, record.id)
+    try:
+        own = await engine.tools.store.rollouts.claim(engine.id, record.id)
+    except Conflict:
+        # Somebody was first: the rollout lives again, and its owner starts these too.
+        await _settled(engine, record.id)
+        return await branch(engine, ref, request, actor=actor, via=via, dry=dry, idem_key=idem_key)
     await engine.warm(prepared.config.sandbox)
-    await engine.grow(own, prepared, work, actor=actor, why="branch")
+    await engine.grow(own, prepared, work, actor=actor, why="rewind" if request.main else "branch")
     return {**result, "lines": numbers}
+
+
+async def _settled(engine: Engine, rollout: str) -> None:
+    """Wait until a rollout that is owned and not yet running is one or the other.
+
+    Raises OwnerSilent when its owner does neither.
+    """
+    store = engine.tools.store
+    try:
+        async with asyncio.timeout(_SETTLE_SECONDS):
+            revision = await store.revision()
+            while (record := await store.rollouts.get(rollout)).state.final and record.owner:
+                revision = await store.changed(revision, timeout=1.0)
+    except TimeoutError as error:
+        raise OwnerSilent(
+            f"rollout {rollout} is taken by an engine that does nothing with it",
+            where=f"engine {record.owner}",
+            remedy="Try again, or end that process",
+        ) from error
 
 
 async def act(

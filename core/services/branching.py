@@ -7,7 +7,7 @@ A live rollout is branched by its owner, so this module is used on both sides:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.contracts.agent import Answer
 from core.contracts.errors import UsageError
@@ -43,6 +43,8 @@ class BranchRequest:
     nudge: str = ""
     resample: int = 0
     confirmed: bool = False
+    main: bool = False
+    """Rewind: the one child becomes the main line, and is marked as a person's choice."""
 
     def to_json(self) -> JsonObject:
         answers: list[JsonValue] = list(self.answers)
@@ -53,6 +55,7 @@ class BranchRequest:
             "nudge": self.nudge,
             "resample": self.resample,
             "confirmed": self.confirmed,
+            "main": self.main,
         }
 
     @classmethod
@@ -65,6 +68,7 @@ class BranchRequest:
             nudge=str(data.get("nudge", "")),
             resample=resample if isinstance(resample, int) else 0,
             confirmed=bool(data.get("confirmed")),
+            main=bool(data.get("main")),
         )
 
 
@@ -76,6 +80,7 @@ class BranchPlan:
     checkpoint: Checkpoint
     continuations: tuple[Continuation, ...]
     cost: Cost
+    main: bool = False
 
     def to_json(self) -> JsonObject:
         labels: list[JsonValue] = [item.label for item in self.continuations]
@@ -104,9 +109,23 @@ async def plan_branch(
     node = tree.nodes[node_id]
     continuations = await _continuations(tree, node, request, user, actor=actor, via=via)
     check_many(continuations, confirmed=request.confirmed)
+    if request.main:
+        continuations = [_rewound(continuations)]
     check_fork(checkpoint, node, continuations)
     cost = estimate(tree, node, len(continuations), checkpoint)
-    return BranchPlan(node, checkpoint, tuple(continuations), cost)
+    return BranchPlan(node, checkpoint, tuple(continuations), cost, request.main)
+
+
+def _rewound(continuations: list[Continuation]) -> Continuation:
+    """The one way on of a rewind. Chosen after what came next was seen, so no sample."""
+    if len(continuations) != 1:
+        raise UsageError(
+            f"a rewind goes on in one way, not {len(continuations)}",
+            remedy="Give one answer or one nudge, or none",
+        )
+    item = continuations[0]
+    label = "rewound" if item.kind == "resample" else f"rewound: {item.label}"
+    return replace(item, label=label, origin="human")
 
 
 def default_node(tree: Tree) -> str:
@@ -128,7 +147,8 @@ def start(children: Children, plan: BranchPlan, tree: Tree, *, seed: int = 0) ->
         plan.continuations,
         seed=seed,
         depth=depth,
-        assisted=bool(line and line.assisted),
+        assisted=plan.main or bool(line and line.assisted),
+        main=plan.main,
     )
 
 
@@ -162,6 +182,11 @@ async def _continuations(
 
 def _typed(node: Node, text: str, actor: str, via: str, *, seen: bool) -> Continuation:
     """An answer a person named. Once an outcome could be seen it is a choice, not a sample."""
+    if node.kind != "ask":
+        raise UsageError(
+            f"node {node.id} asks nothing, so there is nothing to answer",
+            remedy="Use --nudge or --resample here",
+        )
     answer = parse_answer(ask_from_json(node.question), text, actor=actor, via=via)
     option = _option_like(node, answer)
     return _from_answer(

@@ -12,28 +12,23 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal, Protocol
 
 from core.contracts.errors import BenchFlowError, Conflict, Fenced, StoreError, UsageError
 from core.contracts.sandbox import SandboxProvider
 from core.contracts.store import CommandRecord, Ownership, RolloutState
-from core.contracts.user import Nudge, UserModel
-from core.contracts.values import JsonObject, JsonValue, Outcome
+from core.contracts.values import JsonObject, Outcome
 from core.exports.view import is_verifier_error
 from core.kernel import events as ev
 from core.kernel.children import Children, Slot
 from core.kernel.finish import finish
-from core.kernel.line import LineRun
 from core.kernel.rollout import RolloutRun, Takeover
-from core.kernel.spec import ForkPoint, LineContext, LineResult, Stop
+from core.kernel.spec import ForkPoint, LineResult
 from core.kernel.tree import Tree
 from core.services.assemble import Prepared, line_context, load_tree
-from core.services.branching import BranchRequest, auto_brancher, plan_branch
-from core.services.branching import start as start_branch
+from core.services.branching import auto_brancher
 from core.services.projection import RowKeeper
-from core.services.scoring import score_live
 from core.services.sealing import seal
+from core.services.serving import BESIDE, Grown, Live, carry_out
 from core.services.toolbox import Toolbox
 
 LINES_AT_ONCE = 8
@@ -42,55 +37,12 @@ LINES_AT_ONCE = 8
 BEAT_SECONDS = 3.0
 _FINISH_SECONDS = 60.0
 
-BESIDE = frozenset({"score"})
-"""Verbs that take their time: others are served meanwhile, and the end does not wait."""
-
 _STATES = {
     Outcome.SCORED: RolloutState.SCORED,
     Outcome.FAILED: RolloutState.FAILED,
     Outcome.CANCELLED: RolloutState.CANCELLED,
     Outcome.INTERRUPTED: RolloutState.INTERRUPTED,
 }
-
-
-class Running(Protocol):
-    """What commands act on: a rollout's first run, or one that grows again."""
-
-    @property
-    def line(self) -> LineRun | None: ...
-
-    @property
-    def children(self) -> Children: ...
-
-    @property
-    def begun(self) -> asyncio.Event: ...
-
-    def stop(self, stop: Stop) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """A rollout that grows after its end."""
-
-    tree: Tree
-    context: LineContext
-    children: Children
-    begun: asyncio.Event
-
-    @property
-    def line(self) -> LineRun | None:
-        return None
-
-    def stop(self, stop: Stop) -> None:
-        self.children.stop(stop)
-
-
-@dataclass(frozen=True, slots=True)
-class _Live:
-    own: Ownership
-    prepared: Prepared
-    user: UserModel
-    run: Running
 
 
 @dataclass(eq=False, slots=True)
@@ -152,8 +104,8 @@ class Engine:
             prepared.facts, prepared.plan, context, takeover=takeover, slot=self._line_slot()
         )
         held.append(run)
-        live = _Live(own, prepared, context.user, run)
-        async with self._attended(live, keeper) as ended:
+        live = Live(own, prepared, context.user, run, keeper)
+        async with self._attended(live) as ended:
             ended.result = await run.run()
         return ended.result
 
@@ -176,6 +128,7 @@ class Engine:
         await self.refuse_late(own, "the rollout had already ended")
         keeper = await self._start(own)
         tree = await load_tree(self.tools, own.rollout, whole=True)
+        keeper.counted(sum(node.kind == "step" for node in tree.nodes.values()))
         before = outcome_of(tree)
         await keeper.commit(ev.encode(ev.Reopened(self.id, actor, why), line=tree.main))
         context = line_context(self.tools, prepared, keeper)
@@ -188,7 +141,7 @@ class Engine:
         begun = asyncio.Event()
         begun.set()
         grown = Grown(tree, context, children, begun)
-        async with self._attended(_Live(own, prepared, context.user, grown), keeper) as ended:
+        async with self._attended(Live(own, prepared, context.user, grown, keeper)) as ended:
             ended.result, ended.at = before, ended_at
             try:
                 await work(grown)
@@ -196,7 +149,9 @@ class Engine:
             finally:
                 await finish(children.end())
                 after = await load_tree(self.tools, own.rollout)
-                ended.result = outcome_of(after, before)
+                # A line that became the main one stands for itself.
+                moved = after.main != tree.main
+                ended.result = line_result(after) if moved else outcome_of(after, before)
                 body = ev.RolloutEnded(
                     ended.result.outcome,
                     ended.result.error,
@@ -225,18 +180,18 @@ class Engine:
         return slot
 
     @asynccontextmanager
-    async def _attended(self, live: _Live, keeper: RowKeeper) -> AsyncIterator[_Ended]:
+    async def _attended(self, live: Live) -> AsyncIterator[_Ended]:
         """Take commands and keep the row while the body runs; then leave it final."""
         ended = _Ended()
         commands = asyncio.create_task(self._commands(live))
-        keeping = asyncio.create_task(keeper.keep())
+        keeping = asyncio.create_task(live.keeper.keep())
         try:
             yield ended
         finally:
             for task in (commands, keeping):
                 task.cancel()
             await asyncio.gather(commands, keeping, return_exceptions=True)
-            await self.close(live.own, keeper, ended.result, ended_at=ended.at)
+            await self.close(live.own, live.keeper, ended.result, ended_at=ended.at)
 
     async def close(
         self,
@@ -269,7 +224,7 @@ class Engine:
                 await seal(self.tools, own)
                 await store.rollouts.release(own)
 
-    async def _commands(self, live: _Live) -> None:
+    async def _commands(self, live: Live) -> None:
         await live.run.begun.wait()
         async with asyncio.TaskGroup() as beside:
             async for command in self.tools.store.commands.pending(live.own):
@@ -278,59 +233,14 @@ class Engine:
                 else:
                     await finish(self._serve(command, live))
 
-    async def _serve(self, command: CommandRecord, live: _Live) -> None:
+    async def _serve(self, command: CommandRecord, live: Live) -> None:
         try:
-            await self._carry_out(command, live)
+            await carry_out(self.tools, command, live)
         except Fenced:
             raise
         except BenchFlowError as error:
             problem = error_json(error)
             await self.tools.store.commands.finish(live.own, command.id, error=problem)
-
-    async def _carry_out(self, command: CommandRecord, live: _Live) -> None:
-        """Acknowledge and do. The record comes first: what is acknowledged survives a
-        crash, and is done by this owner or, from the log, by the next."""
-        done = partial(self.tools.store.commands.finish, live.own, command.id)
-        via = str(command.args.get("via", ""))
-        match command.verb:
-            case "cancel":
-                scope: Literal["turn", "run"] = (
-                    "turn" if command.args.get("scope") == "turn" else "run"
-                )
-                asked = ev.encode(ev.CancelRequested(scope, command.actor, via))
-                await done(asked, result={"cancelled": scope})
-                live.run.stop(Stop(scope, command.actor, via))
-            case "nudge":
-                line = live.run.line
-                if line is None:
-                    raise Conflict(
-                        "no agent is there to be nudged",
-                        where=f"rollout {command.rollout}",
-                        remedy="Nudge once the agent's first turn runs",
-                    )
-                text = str(command.args.get("text", ""))
-                with line.nudges.promised():
-                    accepted = ev.NudgeAccepted(command.id, text, command.actor, via)
-                    await done(ev.encode(accepted, line=line.number), result={"queued": True})
-                    line.nudges.put(Nudge(text, command.actor, via, id=command.id))
-            case "branch":
-                await done(result=await self._branch_live(command, live, via))
-            case "score":
-                drafts, result = await score_live(self.tools, live.prepared, command)
-                await done(*drafts, result=result)
-            case _:
-                raise UsageError(f"a running rollout does not know {command.verb!r}")
-
-    async def _branch_live(self, command: CommandRecord, live: _Live, via: str) -> JsonObject:
-        tree = await load_tree(self.tools, live.own.rollout, whole=True)
-        request = BranchRequest.from_json(command.args)
-        planned = await plan_branch(tree, request, live.user, actor=command.actor, via=via)
-        result = planned.to_json()
-        if not command.args.get("dry"):
-            numbers = start_branch(live.run.children, planned, tree, seed=live.prepared.facts.seed)
-            lines: list[JsonValue] = list(numbers)
-            result["lines"] = lines
-        return result
 
     async def refuse_late(self, own: Ownership, why: str) -> None:
         """Answer what was sent to a rollout and came too late."""
@@ -366,6 +276,16 @@ async def engine(tools: Toolbox) -> AsyncIterator[Engine]:
         await asyncio.gather(beating, return_exceptions=True)
         with contextlib.suppress(StoreError):
             await store.engines.deregister(identity)
+
+
+def line_result(tree: Tree) -> LineResult:
+    """How the main line itself ended, whatever the rollout's result was before."""
+    line, leaf = tree.main_line, tree.main_leaf
+    if line is None or leaf is None or line.outcome is None:
+        return LineResult(Outcome.INTERRUPTED)
+    verdict = leaf.verdict.result if leaf.line == line.number and leaf.verdict else None
+    outcome = Outcome.SCORED if verdict is not None else Outcome(line.outcome)
+    return LineResult(outcome, verdict, line.error, line.error_category)
 
 
 def outcome_of(tree: Tree, before: LineResult | None = None) -> LineResult:

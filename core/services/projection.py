@@ -23,6 +23,8 @@ class RowKeeper:
         self._recorder = recorder
         self._rollouts = rollouts
         self._steps = 0
+        self._phase = ""
+        self._paused = False
         self._main: int | None = None
         """The line whose leaf is the rollout's reward, where it began in this term."""
         self._waiting = 0
@@ -44,6 +46,10 @@ class RowKeeper:
 
     async def close(self) -> None:
         await self._recorder.close()
+
+    def counted(self, steps: int) -> None:
+        """So many steps were made before this term; more are counted on top."""
+        self._steps = steps
 
     def notice(self, *drafts: EventDraft) -> None:
         """Take note of events that were written by another way (a settled request)."""
@@ -85,7 +91,11 @@ class RowKeeper:
     def _note(self, draft: EventDraft) -> None:
         match draft.kind:
             case "phase_started" if self._main in (None, draft.line):
-                self._dirty["phase"] = str(draft.payload["phase"])
+                self._phase = str(draft.payload["phase"])
+                self._dirty["phase"] = "paused" if self._paused else self._phase
+            case "paused" | "unpaused":
+                self._paused = draft.kind == "paused"
+                self._dirty["phase"] = "paused" if self._paused else self._phase
             case "step_started":
                 self._steps += 1
                 self._dirty["steps"] = self._steps
@@ -98,6 +108,8 @@ class RowKeeper:
                     self._dirty["assisted"] = True
             case "line_started" if draft.payload.get("main"):
                 self._main = draft.line
+                if draft.payload.get("assisted"):
+                    self._dirty["assisted"] = True
             case "main_line_set" if draft.payload.get("why") == "restore":
                 self._dirty["assisted"] = True
             case "scored" if draft.line == self._main:

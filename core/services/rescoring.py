@@ -20,7 +20,7 @@ from core.kernel.tree import Node
 from core.services import acts
 from core.services.assemble import load_tree
 from core.services.config import RolloutConfig
-from core.services.engine import Engine, Grown
+from core.services.engine import Engine
 from core.services.jobs import prepare_again
 from core.services.reaping import final_record
 from core.services.scoring import (
@@ -37,6 +37,7 @@ from core.services.scoring import (
     with_verifier,
 )
 from core.services.sealing import write_job_files
+from core.services.serving import Grown
 from core.services.toolbox import Toolbox
 
 ROLLOUTS_AT_ONCE = 8

@@ -69,6 +69,8 @@ class RolloutHead:
     items: dict[str, float]
     hardened: bool
     assisted: bool
+    selected: bool
+    """A person chose the main line once its outcome was known."""
     error: str | None
     error_category: str | None
     seconds: float | None
@@ -99,6 +101,7 @@ def head(tree: Tree) -> RolloutHead:
         items=dict(verdict.result.items) if verdict else {},
         hardened=verdict.result.hardened if verdict else True,
         assisted=bool(line and line.assisted),
+        selected=bool(line and line.selected),
         error=tree.error or (line.error if line else None),
         error_category=tree.error_category or (line.error_category if line else None),
         seconds=tree.seconds,
@@ -180,6 +183,8 @@ def _line_row(tree: Tree, line: Line, depth: int, *, waits: bool) -> TreeRow:
     marks = [line.fidelity, line.origin]
     if line.assisted:
         marks.append("assisted")
+    if line.selected:
+        marks.append("selected")
     if line.error:
         marks.append(first_line(line.error))
     return TreeRow(
