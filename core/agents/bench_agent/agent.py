@@ -6,6 +6,7 @@ as the original would have, with the same pending question.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from core.agents.acp.link import RpcError
 from core.agents.acp.session import AcpSession
 from core.agents.acp.turn import Deadlines, Dialect
 from core.agents.acp.wire import WireOpener
-from core.agents.bench_agent.script import ScriptError, read_script
+from core.agents.bench_agent import program
+from core.agents.bench_agent.script import ScriptError, check_script, parse_script
 from core.agents.runtime import interpreter
 from core.contracts.agent import AgentCapabilities, Role, Session, SessionSnapshot
 from core.contracts.errors import AgentNotFound, CheckpointError, ConfigError
@@ -24,6 +26,8 @@ from core.contracts.values import Fidelity, StopReason
 NAME = "bench-agent"
 ROOT = "/opt/bench-agent"
 SCRIPT = f"{ROOT}/script.toml"
+_MAX_ARGUMENT = 100_000
+"""Linux takes 128 KiB; json.dumps gives ASCII, so these are bytes."""
 
 
 class BenchSession(AcpSession):
@@ -73,7 +77,8 @@ class BenchAgent:
         wire: WireOpener | None = None,
     ) -> None:
         try:
-            read_script(script.read_text(encoding="utf-8"))
+            parsed = parse_script(script.read_text(encoding="utf-8"))
+            check_script(parsed)
         except (OSError, UnicodeDecodeError, ScriptError) as error:
             raise ConfigError(
                 f"the script for {NAME} cannot be played: {error}",
@@ -84,6 +89,7 @@ class BenchAgent:
         if python is None:
             raise AgentNotFound("no Python interpreter was found for bench-agent")
         self._script = script.resolve()
+        self._as_json = json.dumps(parsed, separators=(",", ":"), default=str)
         self._python = python
         self._deadlines = deadlines or Deadlines()
         self._wire = wire
@@ -126,5 +132,8 @@ class BenchAgent:
         """What runs in the sandbox."""
         # Isolated and without site: nothing in the workdir or the home can get in between.
         start = f"import sys; sys.path.insert(0, {ROOT!r}); "
-        start += f"from {__package__}.program import main; main()"
-        return [*self._python.argv, "-I", "-S", "-c", start, SCRIPT]
+        # Importing the program here too leaves its bytecode beside it; the sandbox's copy is
+        # read-only and could not keep any.
+        start += f"from {program.__name__} import main; main()"
+        command = [*self._python.argv, "-I", "-S", "-c", start, SCRIPT]
+        return [*command, self._as_json] if len(self._as_json) <= _MAX_ARGUMENT else command

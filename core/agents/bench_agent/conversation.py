@@ -7,15 +7,30 @@ not in it is only what runs (a tool's thread) and whom to answer.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-from typing import Any, Protocol
 
 from core.agents.bench_agent.script import Script, ScriptError, Step, fill, holds
 from core.agents.bench_agent.tools import Job, http_call, write_file
 
-Json = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    Json = dict[str, Any]
+
+    class Client(Protocol):
+        """The other side, as far as a conversation speaks to it."""
+
+        @property
+        def forms(self) -> bool: ...
+
+        def send(self, message: Json) -> None: ...
+
+        def request(self, method: str, params: Json, conversation: Conversation) -> None: ...
+
+        def job_done(self, conversation: Conversation, job: Job) -> None: ...
+
 
 VERSION = 1
 INVALID_PARAMS, INTERNAL_ERROR, BUSY = -32602, -32603, -32001
@@ -28,19 +43,6 @@ class Refused(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-class Client(Protocol):
-    """The other side, as far as a conversation speaks to it."""
-
-    @property
-    def forms(self) -> bool: ...
-
-    def send(self, message: Json) -> None: ...
-
-    def request(self, method: str, params: Json, conversation: Conversation) -> None: ...
-
-    def job_done(self, conversation: Conversation, job: Job) -> None: ...
 
 
 class Conversation:
@@ -78,7 +80,7 @@ class Conversation:
         if not isinstance(state, dict) or state.get("version") != VERSION:
             raise Refused(INVALID_PARAMS, f"not a session state of version {VERSION}")
         conversation = cls(client, script, state["session"], state["cwd"])
-        conversation.state = copy.deepcopy(state)
+        conversation.state = _copy(state)
         if seed is not None:
             conversation.state["variables"]["seed"] = seed
         return conversation
@@ -124,7 +126,7 @@ class Conversation:
         """Everything this session knows. Refused while a tool runs."""
         if self._job is not None:
             raise Refused(BUSY, "a tool is running; ask again when it is done")
-        return copy.deepcopy(self.state)
+        return _copy(self.state)
 
     def cancel(self) -> None:
         """End the running turn, and the tool in it."""
@@ -298,6 +300,12 @@ class Conversation:
             os.replace(path + ".new", path)
         except OSError:
             return
+
+
+def _copy(state: Json) -> Json:
+    """A state is JSON, and so is its copy."""
+    copied: Json = json.loads(json.dumps(state))
+    return copied
 
 
 def _session_file(session: str) -> str:

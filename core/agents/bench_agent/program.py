@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import sys
 from collections import deque
-from typing import Any
 
 from core.agents.bench_agent.conversation import Conversation, Refused
-from core.agents.bench_agent.script import Script, ScriptError, read_script
+from core.agents.bench_agent.script import Script, ScriptError, check_script, read_script
 from core.agents.bench_agent.tools import Job
 
-Json = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
 
 PARSE_ERROR, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32601, -32602
-_SESSION_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class Program:
@@ -170,7 +171,7 @@ class Program:
 
     def _resume(self, params: Json) -> Json:
         session = str(params.get("sessionId"))
-        if not _SESSION_ID.fullmatch(session):
+        if not _is_session_id(session):
             raise Refused(INVALID_PARAMS, f"no session {session!r}")
         self._sessions[session] = Conversation.resumed(
             self, self._script, session, str(params["cwd"])
@@ -183,13 +184,26 @@ def _prompt_text(params: Json) -> str:
     return "\n".join(block.get("text", "") for block in blocks if block.get("type") == "text")
 
 
+def _is_session_id(text: str) -> bool:
+    """Whether it may become part of a file's name."""
+    return len(text) <= 64 and text.isascii() and text.replace("-", "a").isalnum()
+
+
 def main() -> None:
-    """Play the script named by the first argument; exit code 2 when it cannot be read."""
-    path = sys.argv[1] if len(sys.argv) > 1 else ""
+    """Play the script named by the first argument; exit code 2 when it cannot be read.
+
+    A second argument is the same script as JSON: the reader of TOML is a quarter of
+    this agent's start.
+    """
+    path, *parsed = sys.argv[1:] or [""]
     try:
-        with open(path, encoding="utf-8") as file:
-            script = read_script(file.read())
-    except (OSError, ScriptError) as error:
+        script = check_script(json.loads(parsed[0])) if parsed else _read(path)
+    except (OSError, ValueError, ScriptError) as error:
         sys.stderr.write(f"bench-agent: {path or 'no script given'}: {error}\n")
         raise SystemExit(2) from error
     Program(script).run()
+
+
+def _read(path: str) -> Script:
+    with open(path, encoding="utf-8") as file:
+        return read_script(file.read())

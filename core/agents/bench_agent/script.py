@@ -29,8 +29,11 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
-from typing import Any, NamedTuple
+
+# ``typing`` and ``dataclasses`` would double the time this agent takes to start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 BUILT_IN = ("tag", "seed", "prompt", "turn")
 KINDS = ("say", "think", "run", "write", "call", "ask")
@@ -45,8 +48,8 @@ _SHAPES: dict[str, tuple[type, frozenset[str], frozenset[str]]] = {
 }
 """Step kind to its value's type, the keys it needs, and those it may have."""
 
-_TEMPLATE = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)((?:\.[\w-]+)*)\}")
-_TOKEN = re.compile(
+_TEMPLATE = r"(?<!\$)\{([A-Za-z_]\w*)((?:\.[\w-]+)*)\}"
+_TOKEN = (
     r"\s*(?:(?P<string>'[^']*'|\"[^\"]*\")|(?P<number>-?\d+(?:\.\d+)?)"
     r"|(?P<mark>==|!=|\[|\]|,)|(?P<word>[A-Za-z_][\w.-]*))"
 )
@@ -56,22 +59,26 @@ class ScriptError(Exception):
     """A script cannot be read, or a step of it cannot be played; says which and why."""
 
 
-# Named tuples: dataclasses would double the time this agent takes to start.
-class Step(NamedTuple):
+class Step:
     """One step. ``value`` is what stood behind its kind, not yet filled in."""
 
-    kind: str
-    value: Any
-    save: str
-    when: str
-    timeout: float
-    title: str
+    def __init__(
+        self, kind: str, value: Any, save: str, when: str, timeout: float, title: str
+    ) -> None:
+        self.kind = kind
+        self.value = value
+        self.save = save
+        self.when = when
+        self.timeout = timeout
+        self.title = title
 
 
-class Script(NamedTuple):
-    turns: tuple[tuple[Step, ...], ...]
-    names: frozenset[str]
-    """Names that a template may start with."""
+class Script:
+    """Checked turns; ``names`` are those that a template may start with."""
+
+    def __init__(self, turns: tuple[tuple[Step, ...], ...], names: frozenset[str]) -> None:
+        self.turns = turns
+        self.names = names
 
     def steps(self, turn: int) -> tuple[Step, ...]:
         """The steps of the ``turn``-th prompt, counted from 0."""
@@ -80,10 +87,21 @@ class Script(NamedTuple):
 
 def read_script(text: str) -> Script:
     """Parse and check a whole script. Raises ScriptError with every fault in it."""
+    return check_script(parse_script(text))
+
+
+def parse_script(text: str) -> dict[str, Any]:
+    """What the TOML says, unchecked. Raises ScriptError where it is none."""
+    import tomllib  # here, for a light start
+
     try:
-        raw = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ScriptError(f"not TOML: {error}") from error
+
+
+def check_script(raw: dict[str, Any]) -> Script:
+    """A parsed script as steps. Raises ScriptError with every fault in it."""
     faults = [f"unknown key {key!r}; allowed: turn" for key in raw if key != "turn"]
     turns = raw.get("turn")
     if not isinstance(turns, list) or not turns:
@@ -150,12 +168,12 @@ def fill(value: Any, variables: dict[str, Any], names: frozenset[str]) -> Any:
         return {key: fill(item, variables, names) for key, item in value.items()}
     if isinstance(value, list):
         return [fill(item, variables, names) for item in value]
-    if not isinstance(value, str):
+    if not isinstance(value, str) or "{" not in value:
         return value
-    whole = _TEMPLATE.fullmatch(value)
+    whole = re.fullmatch(_TEMPLATE, value)
     if whole and whole[1] in names:
         return _look_up(whole[1] + whole[2], variables)
-    return _TEMPLATE.sub(lambda match: _fill_one(match, variables, names), value)
+    return re.sub(_TEMPLATE, lambda match: _fill_one(match, variables, names), value)
 
 
 def _fill_one(match: re.Match[str], variables: dict[str, Any], names: frozenset[str]) -> str:
@@ -200,7 +218,7 @@ def _tokens(text: str) -> list[str]:
     position = 0
     text = text.rstrip()
     while position < len(text):
-        match = _TOKEN.match(text, position)
+        match = re.compile(_TOKEN).match(text, position)
         if match is None:
             raise ScriptError(f"cannot read the condition {text!r} from column {position + 1} on")
         tokens.append(match[match.lastgroup or 0])

@@ -6,16 +6,14 @@ thread that speaks the protocol, and stopping a tool ends its process group.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable
+    from typing import Any
 
 KEEP = 64 << 10
 """Characters kept of each output: half from the head, half from the tail."""
@@ -25,6 +23,8 @@ class Job:
     """One tool call that runs beside the protocol."""
 
     def __init__(self, work: Callable[[Job], dict[str, Any]], done: Callable[[Job], None]) -> None:
+        import threading  # here, for a light start
+
         self.result: dict[str, Any] = {}
         self._stopped = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,8 +106,12 @@ def write_file(folder: str, path: str, text: str) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    import signal
+
+    try:
         os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
 
 
 def _body(raw: bytes) -> Any:

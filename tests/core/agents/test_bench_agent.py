@@ -453,11 +453,39 @@ async def test_what_it_does_not_know_is_refused(tmp_path: Path) -> None:
     assert codes == [-32601, -32602, -32602, -32602]
 
 
+LONG = f"""
+[[turn]]
+[[turn.step]]
+say = "{"x" * 120_000}"
+"""
+
+
+async def test_a_script_too_long_for_an_argument_is_read_in_the_sandbox(tmp_path: Path) -> None:
+    box = Box(tmp_path, LONG)
+    session = await box.agent.connect(box.sandbox, Role())
+    async with box.reading(session) as seen:
+        assert await session.prompt("go") is StopReason.END_TURN
+        await session.settle()
+        assert texts(seen) == ["x" * 120_000]
+
+
 async def test_a_script_missing_in_the_sandbox_is_a_crash_with_the_reason(tmp_path: Path) -> None:
-    box = Box(tmp_path, ASK)
+    box = Box(tmp_path, LONG)
     (tmp_path / "play.toml").unlink()
     with pytest.raises(AgentCrashed, match=r"exit code 2.*No such file"):
         await box.agent.connect(box.sandbox, Role())
+
+
+async def test_a_date_in_a_script_is_its_text(tmp_path: Path) -> None:
+    box = Box(tmp_path, LONG.replace("x" * 120_000, "short") + DATED)
+    assert '"1979-05-27"' in box.agent.command()[-1]
+
+
+DATED = """
+[[turn]]
+[[turn.step]]
+call = { method = "POST", url = "http://localhost:1", json = { day = 1979-05-27 } }
+"""
 
 
 def test_the_program_needs_the_standard_library_only() -> None:
