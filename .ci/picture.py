@@ -75,7 +75,9 @@ def to_svg(frame: str, title: str) -> str:
     console = Console(
         record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, legacy_windows=False
     )
-    for line in frame[frame.index("◆") :].rstrip().splitlines():
+    lines = frame.rstrip().splitlines()
+    first = next(at for at, line in enumerate(lines) if "◆" in line)
+    for line in lines[first:]:
         console.print(Text.from_ansi(line), no_wrap=True, crop=True, highlight=False)
     svg = console.export_svg(title=title, unique_id="demo")
     return re.sub(r"\s*@font-face \{.*?\}\n", "\n", svg, flags=re.DOTALL)
