@@ -60,16 +60,21 @@ def no_front(real: LocalProvider) -> SandboxProvider:
 async def bench(
     root: Path,
     *,
+    sandboxes: Path | None = None,
     front: Callable[[LocalProvider], SandboxProvider] = no_front,
     environment: Callable[[Manifest], Environment] = make_environment,
 ) -> AsyncIterator[Bench]:
-    """Open one; ``front`` puts something before the provider, ``environment`` makes worlds."""
+    """Open one; ``front`` puts something before the provider, ``environment`` makes worlds.
+
+    ``sandboxes`` is where their files lie, if not in the store's own folder.
+    """
     home = root / "home"
+    place = sandboxes or home / "sandboxes"
     settings = Settings(home, None, str(root / "jobs"), "tester")
     async with open_tools(settings) as tools:
         changed = replace(
             tools,
-            sandboxes={"local": lambda labels: front(LocalProvider(home / "sandboxes", labels))},
+            sandboxes={"local": lambda labels: front(LocalProvider(place, labels))},
             make_environment=environment,
         )
         async with engine(changed) as host:
