@@ -65,7 +65,7 @@ def test_the_front_pages_name_files() -> None:
 
 
 def concepts() -> list[str]:
-    """The pages that the index gives in reading order. That they exist is checked with all links."""
+    """The pages that the index gives in reading order; whether they exist is a test of links."""
     index = (ROOT / "docs/README.md").read_text("utf-8")
     named = re.findall(r"^\d+\. \[[^\]]+\]\((\S+\.md)\)", index, re.MULTILINE)
     return [name for name in named if (ROOT / "docs" / name).exists()]
