@@ -35,11 +35,12 @@ from core.contracts.store import Event
 from core.contracts.user import AskContext, Nudge, TurnEnd
 from core.contracts.values import Fidelity, JsonObject, JsonValue, Outcome, Phase, StopReason
 from core.kernel import events as ev
-from core.kernel.checkpoint import Checkpoint, capture
+from core.kernel.checkpoint import DRAIN_SECONDS, Checkpoint, capture
 from core.kernel.clock import AgentClock, Stopwatch
 from core.kernel.finish import deadline, finish, outlast
 from core.kernel.nudges import Nudges
 from core.kernel.phases import LineCancelled, Phases
+from core.kernel.running import RunningTools
 from core.kernel.spec import (
     ForkPoint,
     LineContext,
@@ -76,6 +77,7 @@ class LineRun:
         self._own_world: World | None = None
         self._phases = Phases(context.recorder, line=spec.number)
         self._stepper = Stepper(context.agent.capabilities().step_rule)
+        self._tools = RunningTools()
         self._clock = AgentClock(context.agent_seconds)
         self._session: Session | None = None
         self._still = Standstill(self._clock)
@@ -197,7 +199,7 @@ class LineRun:
 
     async def _connect(self) -> Session:
         agent, sandbox = self._context.agent, self._world.sandbox
-        role = Role(seed=self._spec.seed)
+        role = Role(seed=self._spec.seed, line=self.number)
         if self._spec.session is not None:
             return await agent.restore(sandbox, role, self._spec.session)
         return await agent.connect(sandbox, role)
@@ -252,10 +254,13 @@ class LineRun:
             turn.close()
             raise
         began = Stopwatch()
-        self._stopped = stop = await self._one_turn(session, turn)
+        try:
+            self._stopped = stop = await self._one_turn(session, turn)
+        except AgentTimeout:
+            await self._turn_over(session, StopReason.TIMEOUT, began)
+            raise
         await self._still.passed()
-        await self._settle(session)
-        await self._mark(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
+        await self._turn_over(session, stop, began)
         self._clear_turn_stop()
         if stop is StopReason.TIMEOUT:
             raise AgentTimeout(
@@ -263,6 +268,11 @@ class LineRun:
                 remedy="Raise agent.timeout_sec in task.md, or --timeout",
             )
         await self._capture_turn_end(session)
+        self._tools.turn_ended()
+
+    async def _turn_over(self, session: Session, stop: StopReason, began: Stopwatch) -> None:
+        await self._settle(session)
+        await self._mark(ev.TurnEnded(stop, self._turn, round(began.seconds, 4)))
 
     async def _prompted(self, prompt: Nudge, origin: str) -> None:
         body = ev.Prompted(
@@ -355,6 +365,7 @@ class LineRun:
                     update = waiting.result()
                     if update is None:
                         return
+                    self._tools.feed(update)
                     await self._put(*self._stepper.feed(update))
                 waiting = asyncio.ensure_future(anext(updates, None))
         finally:
@@ -395,6 +406,10 @@ class LineRun:
             return given
         session = self._live_session
         await self._settle(session)
+        with self._tools.asking(ask.tool_call_id):
+            return await self._put_question(session, ask)
+
+    async def _put_question(self, session: Session, ask: AskUser) -> Answer:
         index, self._asks = self._asks, self._asks + 1
         context = self._context
         asked = await self._mark(
@@ -440,7 +455,8 @@ class LineRun:
     async def _capture_question(self, session: Session, node: str) -> Checkpoint | None:
         if not self._context.at_questions:
             return None
-        return await self._capture(session, node)
+        busy = await self._tools.finished(DRAIN_SECONDS)
+        return await self._capture(session, node, busy)
 
     async def _capture_turn_end(self, session: Session) -> None:
         """Capture the end of a turn, so that a nudge or a rewind can go on from here."""
@@ -448,15 +464,17 @@ class LineRun:
         interactive = self._context.agent.capabilities().step_rule != "command"
         if self._context.at_turns and exact and interactive:
             leaf = await self._leaf()
-            self._turn_end = await self._capture(session, leaf.id)
+            self._turn_end = await self._capture(session, leaf.id, self._tools.busy)
 
-    async def _capture(self, session: Session, node: str) -> Checkpoint | None:
+    async def _capture(self, session: Session, node: str, busy: str) -> Checkpoint | None:
         """A checkpoint whose record is in the log, or a note of why there is none:
         a rollout goes on without one."""
         self._epoch += 1
         try:
             async with self._still.moving():
-                checkpoint = await capture(self._world, session, node=node, epoch=self._epoch)
+                checkpoint = await capture(
+                    self._world, session, node=node, epoch=self._epoch, busy=busy
+                )
         # A full disk of the sandboxes takes a checkpoint, not the rollout; the log's own
         # disk speaks up by itself.
         except (SandboxError, EnvironmentFailed, CheckpointError, StoreFull) as error:
@@ -467,7 +485,7 @@ class LineRun:
         return checkpoint
 
     async def _on_permission(self, asked: PermissionAsked) -> PermissionDecision:
-        with self._clock.paused():
+        with self._clock.paused(), self._tools.asking(asked.tool_call_id):
             decision = await self._context.permissions(asked)
         options: list[JsonObject] = [
             {"value": option.value, "label": option.label, "kind": option.kind}

@@ -46,6 +46,7 @@ def test_two_nudges_from_one_turns_end(bench: Machine, way: str) -> None:
     assert [item["fidelity"] for item in children] == ["native", "native"]
     seeds = [str(item["seed"]) for item in (main, *children)]
     assert [item["seed"] for item in (parent, left, right)] == seeds
+    assert [item["line"] for item in (parent, left, right)] == ["0", "1", "2"]
     assert len({item["draw"] for item in (parent, left, right)}) == 3
     assert len(bench.events("step_started")) == 3 * 2
     restored = [item["payload"] for item in bench.events("session_changed")]

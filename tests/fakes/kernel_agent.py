@@ -35,9 +35,9 @@ from tests.fakes.kernel_points import Points
 Turn: TypeAlias = "Callable[[FakeSession, str], Awaitable[StopReason]]"
 
 
-def question(text: str = "Which size?") -> AskUser:
+def question(text: str = "Which size?", call: str | None = None) -> AskUser:
     options = (Option("s", "Small"), Option("l", "Large"))
-    return AskUser(text, (AskField("size", "Size", "choice", options),), "elicitation")
+    return AskUser(text, (AskField("size", "Size", "choice", options),), "elicitation", call)
 
 
 class FakeSession:

@@ -173,6 +173,7 @@ def make_case(
     takeover: Takeover | None = None,
     events: list[Event] | None = None,
     max_turns: int = 50,
+    at_questions: bool = False,
 ) -> Case:
     """Wire a rollout of ``turns`` (default: one helpful turn) to fakes."""
     points = points or Points()
@@ -220,6 +221,7 @@ def make_case(
         instruction="Do the task.",
         agent_seconds=agent_seconds,
         max_turns=max_turns,
+        at_questions=at_questions,
     )
     facts = RolloutFacts("desk", "sha256:task", "fake", "fake", "fake", {"path": "desk"})
     run = RolloutRun(facts, plan, context, takeover=takeover)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.contracts.agent import Noise, UsageUpdate
-from core.contracts.errors import AgentCrashed
+from core.contracts.errors import AgentCrashed, AgentTimeout
 from core.contracts.user import Nudge
 from core.contracts.values import Outcome, StopReason
 from core.kernel import events as ev
@@ -418,3 +418,18 @@ def test_the_tree_tells_exactly_what_the_agent_did_in_its_order(
         assert case.left_behind() == []
 
     asyncio.run(live())
+
+
+async def test_a_turn_that_the_session_gives_up_is_ended_in_the_log_and_scored() -> None:
+    async def silent(session: FakeSession, prompt: str) -> StopReason:
+        await session.say("Half a")
+        raise AgentTimeout("the agent did nothing for 600 s")
+
+    case = make_case(silent)
+    result = await case.run.run()
+    assert (result.outcome, result.error_category) == (Outcome.SCORED, "agent_timeout")
+    (ended,) = case.bodies("turn_ended")
+    assert isinstance(ended, ev.TurnEnded)
+    assert ended.stop_reason == StopReason.TIMEOUT
+    assert texts(case.tree()) == "Half a"
+    assert case.left_behind() == []
