@@ -249,8 +249,17 @@ class LayerStore:
         """Turn files that nobody mounts any more into a layer, without copying."""
         return self._add(lambda place: files.rename(place), parent, ref)
 
-    def copy(self, files: Path, parent: str | None, ref: str) -> str:
-        """A layer that equals ``files``, marks of deletion included; clones where it can."""
+    @functools.cached_property
+    def clones(self) -> bool:
+        """Whether a copy of a file on this disk costs no bytes."""
+        return trees.clones(self.root)
+
+    def copy(self, files: Path, parent: str | None, ref: str, size: int) -> str:
+        """A layer that equals ``files``, marks of deletion included; clones where it can.
+
+        Raises StoreFull, before anything is written, when ``size`` bytes do not fit.
+        """
+        self.check_room(0 if self.clones else size)
         return self._add(lambda place: self.trees.copy(files, place), parent, ref)
 
     def _add(self, fill: _Fill, parent: str | None, ref: str) -> str:

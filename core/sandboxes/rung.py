@@ -116,7 +116,7 @@ class Overlay:
         size = measure(upper)
         if retire:
             return store.freeze_in_place(upper, parent, ref), size
-        return store.copy(upper, parent, ref), size
+        return store.copy(upper, parent, ref, size), size
 
 
 class Tree:
@@ -153,7 +153,7 @@ class Tree:
         size = self._size(merged)
         if retire:
             return store.freeze_in_place(merged, None, ref), size
-        return store.copy(merged, None, ref), size
+        return store.copy(merged, None, ref, size), size
 
     def _size(self, merged: Path) -> int:
         return measure(merged)

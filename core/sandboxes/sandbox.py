@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from core.contracts.errors import SandboxError, SandboxLost, SnapshotError
+from core.contracts.errors import SandboxError, SandboxLost, SnapshotError, StoreFull
 from core.contracts.sandbox import Captured, Sandbox, SandboxImage, SandboxSpec
 from core.sandboxes.cgroups import FREEZE_SECONDS, Group
 from core.sandboxes.inside import Inside
@@ -171,6 +171,9 @@ class LocalSandbox(Inside):
                 f"image-{image}",
                 retire=retire,
             )
+        except StoreFull as error:
+            # The rollout itself goes on without this state.
+            raise SnapshotError(error.what, where=error.where, remedy=error.remedy) from error
         except OSError as error:
             raise SnapshotError(
                 f"the sandbox's files could not be read: {error.strerror}",
