@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import cast
+import sys
+from typing import NoReturn, cast
 
 import click
 
@@ -48,11 +47,9 @@ async def score_nodes(
 async def rescore_all(ref: str, verifier: str, *, watch: bool, as_json: bool) -> int:
     settings = read_settings()
     async with open_tools(settings) as tools, engine(tools) as host:
-        folders = await rescoring.verifier_folders(host, ref, verifier) if watch else []
-        code = await _rescore_once(host, ref, verifier, settings.actor, as_json=as_json)
         if watch:
-            await _rescore_on_save(host, ref, verifier, settings.actor, folders, as_json=as_json)
-    return code
+            await _rescore_on_save(host, ref, verifier, settings.actor, as_json=as_json)
+        return await _rescore_once(host, ref, verifier, settings.actor, as_json=as_json)
 
 
 async def _rescore_once(host: Engine, ref: str, verifier: str, actor: str, *, as_json: bool) -> int:
@@ -65,22 +62,19 @@ async def _rescore_once(host: Engine, ref: str, verifier: str, actor: str, *, as
 
 
 async def _rescore_on_save(
-    host: Engine,
-    ref: str,
-    verifier: str,
-    actor: str,
-    folders: Sequence[Path],
-    *,
-    as_json: bool,
-) -> None:
+    host: Engine, ref: str, verifier: str, actor: str, *, as_json: bool
+) -> NoReturn:
     """Until Ctrl-C. A verifier that cannot be used while it is being edited ends nothing."""
+    folders = await rescoring.verifier_folders(host, ref, verifier)
     names = ", ".join(str(folder) for folder in folders)
     click.echo(f"watching {names}; Ctrl-C ends it", err=True)
     async for _ in rescoring.saved_verifiers(folders):
         try:
             await _rescore_once(host, ref, verifier, actor, as_json=as_json)
+            sys.stdout.flush()
         except BenchFlowError as error:
             click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
+    raise AssertionError("files can always be saved again")
 
 
 async def diff_nodes(a: str, b: str, *, as_json: bool) -> int:

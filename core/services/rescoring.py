@@ -161,8 +161,12 @@ async def rollouts_of(tools: Toolbox, ref: str) -> list[RolloutRecord]:
 
 
 async def saved_verifiers(folders: Sequence[Path]) -> AsyncIterator[None]:
-    """Once more whenever files below were saved, two seconds after the last of them."""
+    """Once at first, then whenever files below were saved, two seconds after the last.
+
+    What is saved while the caller works on the last time is not missed.
+    """
     known = await asyncio.to_thread(_stamps, folders)
+    yield
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         now = await asyncio.to_thread(_stamps, folders)
