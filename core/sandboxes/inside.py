@@ -143,6 +143,27 @@ class Inside:
         await self._running()
         return await self._spawn(message, user)
 
+    async def attach(
+        self,
+        argv: Sequence[str],
+        *,
+        tty_fd: int,
+        user: Compartment = "agent",
+        env: Mapping[str, str] | None = None,
+    ) -> LocalProcess:
+        """Start a program on a terminal of the caller's; see ``Terminals``."""
+        message = self._program(argv, user, None, env)
+        message["tty"] = True
+        await self._running()
+        channel = self._holder.channel
+        try:
+            number, exited = await channel.spawn(message, (tty_fd, tty_fd, tty_fd))
+        except OSError as error:
+            raise self._could_not("the program could not be started", error) from error
+        process = LocalProcess(channel, number, exited)
+        self._processes.append(process)
+        return process
+
     async def _spawn(self, message: Message, user: Compartment) -> LocalProcess:
         channel = self._holder.channel
         pipes = Pipes(UIDS[user], stdin=True)

@@ -9,9 +9,11 @@ so reaping it is the proof that nothing is left.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import resource
 import signal
+import termios
 
 from core.sandboxes import carry, linux
 from core.sandboxes.identity import CAPABILITIES, UIDS
@@ -136,6 +138,9 @@ def _program(request: Message, fds: list[int], cgroups: list[int], failed: int) 
         linux.unshare(CLONE_NEWCGROUP)
         linux.new_session_keyring()
         _only_stdio(fds, failed)
+        if request.get("tty"):
+            # The session's terminal, so that Ctrl-C and job control work in a shell.
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         for number in _INHERITED:
             signal.signal(number, signal.SIG_DFL)
         _become(request["user"], rootless=request["rootless"])

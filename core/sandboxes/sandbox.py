@@ -129,12 +129,9 @@ class LocalSandbox(Inside):
         if retire:
             await self._stop()
             self._retired = True
-            layer, size = await asyncio.to_thread(self._capture, image, True)
+            layers, size = await asyncio.to_thread(self._capture, image, True)
         else:
-            layer, size = await self._capture_alive(image)
-        layers = self._layers
-        if layer is not None:
-            layers = (*layers, layer) if self._provider.rung.deltas else (layer,)
+            layers, size = await self._capture_alive(image)
         await asyncio.to_thread(
             self._provider.store.save_image, image, layers, self._provider.labels_of(self._spec)
         )
@@ -151,7 +148,7 @@ class LocalSandbox(Inside):
             spec=self._spec,
         )
 
-    async def _capture_alive(self, image: str) -> tuple[str | None, int]:
+    async def _capture_alive(self, image: str) -> tuple[tuple[str, ...], int]:
         was_frozen = not self._thawed.is_set()
         if not was_frozen:
             await self.freeze()
@@ -161,16 +158,18 @@ class LocalSandbox(Inside):
             if not was_frozen:
                 await self.thaw()
 
-    def _capture(self, image: str, retire: bool) -> tuple[str | None, int]:
-        """The new layer, or None when nothing was written since the last one. Blocks."""
+    def _capture(self, image: str, retire: bool) -> tuple[tuple[str, ...], int]:
+        """The layers of the image and the bytes of the new one. Blocks."""
+        store, rung = self._provider.store, self._provider.rung
+        # What was flattened while we ran need not stay for the sake of our children.
+        below = store.shorten(self._layers)
         try:
-            return self._provider.rung.capture(
-                self._provider.store,
-                self._folder,
-                self._layers[-1],
-                f"image-{image}",
-                retire=retire,
+            layer, size = rung.capture(
+                store, self._folder, below[-1], f"image-{image}", retire=retire
             )
+            if layer is None:
+                return below, size
+            return ((*below, layer) if rung.deltas else (layer,)), size
         except StoreFull as error:
             # The rollout itself goes on without this state.
             raise SnapshotError(error.what, where=error.where, remedy=error.remedy) from error

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         cwd: str
         user: str
         rootless: bool
+        tty: bool
         seconds: float
         port: int
         signal: int

@@ -90,7 +90,7 @@ def _no_times(listing: str) -> list[str]:
 
 
 async def test_references_follow_the_flat_layer(tmp_path: Path) -> None:
-    provider = LocalProvider(tmp_path, flatten_at=3)
+    provider = LocalProvider(tmp_path, flatten_at=2)
     async with provider:
         images = [await begin(provider, "echo 0 > n")]
         for number in range(1, 4):
@@ -125,6 +125,30 @@ async def test_eight_children_of_a_deep_state_flatten_it_once(tmp_path: Path) ->
         made = await asyncio.gather(*(child.snapshot(retire=True) for child in children))
         await asyncio.gather(*(child.teardown() for child in children))
         assert len(await provider.chain(made[0])) <= 3
+
+
+async def test_a_snapshot_lets_go_of_a_chain_that_became_flat_meanwhile(tmp_path: Path) -> None:
+    provider = LocalProvider(tmp_path, flatten_at=3)
+    async with provider:
+        first = await begin(provider, "echo 1 > n")
+        second = await step(provider, first, "echo 2 >> n")
+        (sandbox,) = await provider.fork(second)
+        await provider.flattener.close()
+        await sh(sandbox, "echo 3 >> n")
+        third = await sandbox.snapshot()
+        assert [layer[0] for layer in third.layers] == ["f", "l"]
+        for image in (first, second):
+            await provider.discard(image)
+        # The parent still stands on the old chain.
+        assert await sh(sandbox, "cat n") == "1\n2\n3\n"
+        assert len(list((tmp_path / "layers").glob("l*"))) == 3
+        await sandbox.teardown()
+        assert len(list((tmp_path / "layers").glob("l*"))) == 1
+        (child,) = await provider.fork(third)
+        assert await sh(child, "cat n") == "1\n2\n3\n"
+        await child.teardown()
+        await provider.discard(third)
+    assert files(tmp_path) == set()
 
 
 async def test_a_flattening_cut_short_leaves_nothing(tmp_path: Path) -> None:
