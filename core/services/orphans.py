@@ -14,6 +14,7 @@ from core.kernel.spec import LineResult
 from core.kernel.tree import Line, Tree
 from core.services.assemble import load_tree
 from core.services.engine import Engine, error_json, outcome_of
+from core.services.projection import RowKeeper
 
 
 async def end_orphan(engine: Engine, own: Ownership, why: str) -> Outcome:
@@ -21,26 +22,43 @@ async def end_orphan(engine: Engine, own: Ownership, why: str) -> Outcome:
 
     It is interrupted, unless it had a verdict or a person had cancelled it.
     """
-    tree = await load_tree(engine.tools, own.rollout)
     keeper = engine.keeper(own)
+    tree = await _begun(engine, own, keeper)
     if tree.outcome is not None:
         result = outcome_of(tree)
         await engine.close(own, keeper, result)
         return result.outcome
     result = _result(tree, await _settle_commands(engine, own, tree), why)
-    if tree.root_id:
-        line = tree.main_line
-        number = line.number if line else 0
-        drafts = [ev.encode(ev.OwnerChanged(engine.id, why), line=number)]
-        drafts += [
-            ev.encode(_line_ended(tree, open_line, result, why), line=open_line.number)
-            for open_line in tree.lines.values()
-            if open_line.outcome is None
-        ]
-        ended = ev.RolloutEnded(result.outcome, result.error, result.error_category)
-        await keeper.commit(*drafts, ev.encode(ended, line=number))
+    line = tree.main_line
+    number = line.number if line else 0
+    drafts = [ev.encode(ev.OwnerChanged(engine.id, why), line=number)]
+    drafts += [
+        ev.encode(_line_ended(tree, open_line, result, why), line=open_line.number)
+        for open_line in tree.lines.values()
+        if open_line.outcome is None
+    ]
+    ended = ev.RolloutEnded(result.outcome, result.error, result.error_category)
+    await keeper.commit(*drafts, ev.encode(ended, line=number))
     await engine.close(own, keeper, result)
     return result.outcome
+
+
+async def _begun(engine: Engine, own: Ownership, keeper: RowKeeper) -> Tree:
+    """The tree, which has a root even where the owner died before it wrote one."""
+    tree = await load_tree(engine.tools, own.rollout)
+    if tree.root_id:
+        return tree
+    record = await engine.tools.store.rollouts.get(own.rollout)
+    root = ev.RolloutStarted(
+        record.task,
+        record.task_digest,
+        record.agent,
+        record.sandbox,
+        record.user,
+        record.config,
+    )
+    await keeper.commit(ev.encode(root))
+    return await load_tree(engine.tools, own.rollout)
 
 
 async def _settle_commands(engine: Engine, own: Ownership, tree: Tree) -> Outcome:
@@ -51,8 +69,7 @@ async def _settle_commands(engine: Engine, own: Ownership, tree: Tree) -> Outcom
         if command.verb == "cancel" and command.args.get("scope") != "turn":
             via = str(command.args.get("via", ""))
             asked = ev.encode(ev.CancelRequested("run", command.actor, via))
-            drafts = (asked,) if tree.root_id else ()
-            await commands.finish(own, command.id, *drafts, result={"cancelled": "run"})
+            await commands.finish(own, command.id, asked, result={"cancelled": "run"})
             cancelled = True
             continue
         error = Conflict(
