@@ -167,7 +167,8 @@ class AgentCapabilities:
     """What this agent can do, as far as is known before it connects.
 
     ``at_ask`` is the best fidelity of a child forked while a question is
-    pending; ``at_turn`` at the end of a turn.
+    pending; ``at_turn`` at the end of a turn. What a session really can, it says
+    when it is captured.
     """
 
     at_ask: Fidelity
