@@ -31,6 +31,7 @@ from tests.branch.ledger_world import (
     look,
     under_load,
 )
+from tests.branch.rungs import BEST, OTHERS, provider_on
 from tests.branch.standin import FrontProvider
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -125,17 +126,29 @@ def fault_of(found: Entry, barrier: Barrier, checkpoint: Checkpoint, load: Load)
     return f"lost {lost} late {late}" if lost or late else ""
 
 
-async def test_no_capture_under_load_holds_half_a_write(tmp_path: Path) -> None:
-    tally = Tally("the protocol")
+@pytest.mark.parametrize(
+    ("rung", "captures"), [(BEST, CAPTURES), *((rung, CAPTURES // 4) for rung in OTHERS)]
+)
+async def test_no_capture_under_load_holds_half_a_write(
+    tmp_path: Path, rung: str, captures: int
+) -> None:
+    with provider_on(rung, tmp_path) as real:
+        tally = Tally(f"the protocol, {rung}")
+        await capture_under_load(real, captures, tally)
+    print(f"\n{tally}")
+    assert tally.wrong == []
+    assert tally.in_flight >= 0.95 * tally.made
+
+
+async def capture_under_load(real: LocalProvider, captures: int, tally: Tally) -> None:
     barrier = Barrier()
-    real = LocalProvider(tmp_path)
     plan = ledger_plan(FrontProvider(real, at=barrier.at, note=barrier.note))
     chance = random.Random(7)
     async with real:
-        while tally.made < CAPTURES:
+        while tally.made < captures:
             async with ledger_world(plan) as world, under_load(world, threads=THREADS) as load:
                 barrier.world = world
-                for _ in range(min(PER_WORLD, CAPTURES - tally.made)):
+                for _ in range(min(PER_WORLD, captures - tally.made)):
                     await asyncio.sleep(chance.uniform(0.002, 0.02))
                     await mid_request(world)
                     checkpoint = await capture(world, None, node="n1", epoch=tally.made)
@@ -146,9 +159,6 @@ async def test_no_capture_under_load_holds_half_a_write(tmp_path: Path) -> None:
                     await load.grown_by(THREADS)
                     if fault := fault_of(found, barrier, checkpoint, load):
                         tally.wrong.append(fault)
-    print(f"\n{tally}")
-    assert tally.wrong == []
-    assert tally.in_flight >= 0.95 * tally.made
 
 
 async def database_then_files(world: World) -> Entry:
