@@ -7,6 +7,7 @@ or starved group can still be ended.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import time
@@ -110,6 +111,7 @@ def weaknesses(roots: Mapping[str, Path]) -> list[str]:
     return [f"no control group for {', '.join(missing)}: {how}: {way}"]
 
 
+@functools.cache
 def _is_v2(root: Path) -> bool:
     return (root / "cgroup.controllers").exists()
 
@@ -130,14 +132,15 @@ class Group:
         self.name = name
         self._store = store
         self._roots = dict(roots)
+        self._places = {root: root / TOP / store / name for root in dict.fromkeys(roots.values())}
         self.missing = [name for name in _V1 if name not in roots]
 
     def _folder(self, root: Path) -> Path:
-        return root / TOP / self._store / self.name
+        return self._places[root]
 
     @property
     def folders(self) -> list[Path]:
-        return [self._folder(root) for root in dict.fromkeys(self._roots.values())]
+        return list(self._places.values())
 
     @property
     def joins(self) -> list[str]:
@@ -147,10 +150,10 @@ class Group:
     def create(self, limits: Limits) -> None:
         """Make the groups and set their limits. Raises SandboxError when the kernel refuses."""
         try:
-            for root in dict.fromkeys(self._roots.values()):
+            for root, folder in self._places.items():
                 if _is_v2(root):
                     self._open_v2(root)
-                self._make(self._folder(root))
+                self._make(folder)
             self._limit(limits)
         except OSError as error:
             self.remove()
@@ -163,10 +166,13 @@ class Group:
     @staticmethod
     def _make(folder: Path) -> None:
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir()
         except FileNotFoundError:
-            # Another sandbox removed the empty parent between the two calls.
-            folder.mkdir(parents=True)
+            try:
+                folder.mkdir(parents=True)
+            except FileNotFoundError:
+                # Another sandbox removed the empty parent between two calls.
+                folder.mkdir(parents=True)
 
     def _open_v2(self, root: Path) -> None:
         wanted = [name for name in ("pids", "memory", "cpu") if self._roots.get(name) == root]

@@ -11,6 +11,7 @@ with it, so nothing outlives the engine.
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import select
@@ -19,7 +20,7 @@ import socket
 import sys
 
 from core.sandboxes import linux
-from core.sandboxes.launch import launch
+from core.sandboxes.launch import launch, ready_to_join
 from core.sandboxes.standstill import Standstill
 from core.sandboxes.views import build
 from core.sandboxes.wire import ROOTLESS, Message, receive, send
@@ -203,6 +204,8 @@ class Holder:
 
     def _spawn(self, message: Message, fds: list[int]) -> None:
         user = message["user"]
+        if self._cgroups:
+            _thread.start_new_thread(ready_to_join, (self._cgroups[0],))
         view = self._view(user)
         message["limits"] = self._limits
         message["rootless"] = self._rootless

@@ -5,6 +5,7 @@ Pure apart from looking at which system folders this host has.
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import sys
@@ -101,7 +102,15 @@ def make(spec: SandboxSpec) -> Plan:
     return Plan(tuple(seeds), {user: _view(user, spec, mounts) for user in COMPARTMENTS})
 
 
-def _view(user: Compartment, spec: SandboxSpec, mounts: Sequence[Mount]) -> ViewPlan:
+@functools.cache
+def _prefix() -> str:
+    """Where this interpreter's own files are, which every view has."""
+    return os.path.realpath(sys.base_prefix)
+
+
+@functools.cache
+def _host() -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str, bool], ...]]:
+    """Links and read-only binds of what every view has of this machine; looked up once."""
     links: list[tuple[str, str]] = [("var/tmp", "../tmp"), ("var/run", "../run")]
     binds: list[tuple[str, str, bool]] = []
     for name in _SYSTEM:
@@ -113,10 +122,15 @@ def _view(user: Compartment, spec: SandboxSpec, mounts: Sequence[Mount]) -> View
     for name in _ETC_BINDS:
         if Path("/etc", name).exists():
             binds.append((f"etc/{name}", os.path.realpath(f"/etc/{name}"), False))
-    prefix = os.path.realpath(sys.base_prefix)
+    prefix = _prefix()
     if not prefix.startswith("/usr"):
         binds.append((prefix.strip("/"), prefix, False))
-    binds.append(("tmp", f"merged/tmp%2F{user}", True))
+    return tuple(links), tuple(binds)
+
+
+def _view(user: Compartment, spec: SandboxSpec, mounts: Sequence[Mount]) -> ViewPlan:
+    links, system = _host()
+    binds = [*system, ("tmp", f"merged/tmp%2F{user}", True)]
     for item in mounts:
         if user not in item.seen_by:
             continue
@@ -128,7 +142,7 @@ def _view(user: Compartment, spec: SandboxSpec, mounts: Sequence[Mount]) -> View
     binds.sort(key=lambda bind: bind[0].count("/"))
     return {
         "files": _etc(spec),
-        "links": links,
+        "links": list(links),
         "folders": [("run", 0o755), ("var", 0o755), ("etc", 0o755)],
         "binds": binds,
     }
@@ -162,7 +176,7 @@ def environment(spec: SandboxSpec, user: Compartment) -> dict[str, str]:
     """What every program of a compartment starts with; nothing of the engine's own."""
     home = spec.home if user == "agent" else "/tmp"
     name = "root" if user == "verifier" else user
-    prefix = os.path.realpath(sys.base_prefix)
+    prefix = _prefix()
     search = SEARCH_PATH if prefix.startswith("/usr") else f"{SEARCH_PATH}:{prefix}/bin"
     return {
         "PATH": search,
