@@ -22,6 +22,11 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
 
 
+def explain(verb: str, more: str) -> str:
+    """The verb's sentence from the one table, and what its arguments mean."""
+    return f"{VERBS[verb].help}\n\n{more}"
+
+
 @click.group(context_settings=_HELP)
 @click.version_option(__version__, prog_name="bench")
 def bench() -> None:
@@ -132,14 +137,19 @@ def ls(job: str | None, limit: int, as_json: bool) -> None:
     execute(list_rollouts(job, limit, as_json=as_json), as_json=as_json)
 
 
-@bench.command(help=VERBS["answer"].help)
+@bench.command(
+    help=explain(
+        "answer",
+        "REQUEST is a request's or a rollout's id; without it, what waits is listed. VALUE is an"
+        " option's number, value or label, free text, `decline`, `cancel`, or name=value pairs;"
+        " without it, the question is shown.",
+    )
+)
 @click.argument("request", required=False)
 @click.argument("value", required=False)
 @click.option("--key", help="Idempotency key: the same key never answers twice.")
 @_json
 def answer(request: str | None, value: str | None, key: str | None, as_json: bool) -> None:
-    """REQUEST is a request's or rollout's id; VALUE an option's number, value or label,
-    free text, `decline`, `cancel`, or name=value pairs."""
     from app.commands import answer_request
     from app.outcome import execute
 
@@ -158,7 +168,9 @@ def nudge(rollout: str, text: str, key: str | None, as_json: bool) -> None:
     execute(nudge_rollout(rollout, text, key, as_json=as_json), as_json=as_json)
 
 
-@bench.command(help=VERBS["branch"].help)
+@bench.command(
+    help=explain("branch", "NODE defaults to the question that waits, else to the last one asked.")
+)
 @click.argument("rollout")
 @click.argument("node", default="")
 @click.option("--options", type=click.Choice(["all"]), help="One child per enumerated option.")
@@ -170,7 +182,6 @@ def nudge(rollout: str, text: str, key: str | None, as_json: bool) -> None:
 @click.option("--key", help="Idempotency key.")
 @_json
 def branch(rollout: str, node: str, as_json: bool, **ways: object) -> None:
-    """NODE defaults to the question that waits, else the last one asked."""
     from app.commands import branch_rollout
     from app.outcome import execute
 

@@ -95,7 +95,7 @@ def _result_lines(summary: RolloutHead, record: RolloutRecord) -> list[str]:
         lines.append(click.style(clean(summary.error, multiline=True), fg="red"))
     if summary.noise:
         lines.append(f"{summary.noise} lines of the agent's output were no protocol messages")
-    counts = f"{summary.steps} steps, {summary.lines} line{'s' if summary.lines != 1 else ''}"
+    counts = f"{_count(summary.steps, 'step')}, {_count(summary.lines, 'line')}"
     if summary.seconds is not None:
         counts += f", {summary.seconds:.1f} s"
     lines.append(counts)
@@ -103,7 +103,7 @@ def _result_lines(summary: RolloutHead, record: RolloutRecord) -> list[str]:
         saved = summary.saved
         lines.append(
             f"{saved.lines} branched line{'s' if saved.lines != 1 else ''} shared their prefix: "
-            f"{saved.steps} steps, {saved.tool_calls} tool calls "
+            f"{_count(saved.steps, 'step')}, {_count(saved.tool_calls, 'tool call')} "
             f"and {saved.seconds:.1f} s not run again"
         )
     if record.sealed:
@@ -115,7 +115,8 @@ def branch_text(plan: JsonObject) -> str:
     """What a branch will cost, before it starts."""
     children = cast("list[str]", plan["children"])
     seconds, calls = plan.get("seconds"), plan.get("tool_calls")
-    parts = [f"{len(children)} children at {plan['node']}: {', '.join(children)}"]
+    number_of = _count(len(children), "child", "children")
+    parts = [f"{number_of} at {plan['node']}: {', '.join(children)}"]
     if isinstance(seconds, int | float):
         parts.append(f"about {seconds:.1f} s and {calls} tool calls each")
     parts.append(f"{amount(plan['bytes'])} captured, {plan['consistency']}")

@@ -62,7 +62,7 @@ def test_the_key_follows_the_folder_and_the_python(checkout: Path, tmp_path: Pat
 
 
 def bare_machine(tmp_path: Path, *, root: bool) -> dict[str, str]:
-    """A path on which bwrap is missing and apt only writes down what it was asked for."""
+    """A path on which apt only writes down what it was asked for."""
     programs = tmp_path / "programs"
     for name in ("bash", "env", "dirname", "sed", "cut", "sha256sum", "cat", "flock", "grep", "rm"):
         found = shutil.which(name)
@@ -89,7 +89,7 @@ def test_a_user_is_given_the_one_apt_line_and_nothing_is_made(
     env = bare_machine(tmp_path, root=False)
     done = run([checkout / ".ci/setup", python_without_venv(tmp_path)], env=env, check=False)
     assert done.returncode != 0
-    assert "sudo apt-get install -y python3-venv bubblewrap" in done.stderr
+    assert "sudo apt-get install -y python3-venv" in done.stderr
     assert not (checkout / ".venv").exists()
     assert not (tmp_path / "apt-calls").exists()
 
@@ -100,7 +100,7 @@ def test_root_installs_what_is_missing(checkout: Path, tmp_path: Path) -> None:
     calls = (tmp_path / "apt-calls").read_text().splitlines()
     assert calls[0].startswith("update")
     assert calls[1].startswith("install")
-    assert calls[1].endswith("python3-venv bubblewrap")
+    assert calls[1].endswith("python3-venv")
 
 
 def test_an_old_python_is_refused_with_the_way_out(checkout: Path, tmp_path: Path) -> None:
