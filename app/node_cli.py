@@ -113,7 +113,30 @@ def unpause(rollout: str, key: str | None, as_json: bool) -> None:
     execute(pause_rollout(rollout, key, on=False, as_json=as_json), as_json=as_json)
 
 
+@click.command("shell", help=VERBS["shell"].help)
+@click.argument("rollout")
+@click.argument("node", default="")
+@click.option(
+    "--as",
+    "user",
+    type=click.Choice(["agent", "service", "verifier"]),
+    default="agent",
+    show_default=True,
+    help="Whose view: the verifier's also has the state files.",
+)
+def shell(rollout: str, node: str, user: str) -> None:
+    """NODE defaults to the main line's leaf. Services run; everything is gone after exit.
+
+    Leaves with the shell's own exit code.
+    """
+    from app.node_commands import shell_in
+    from app.outcome import execute
+
+    execute(shell_in(rollout, node, user))
+
+
 NODE_COMMANDS: tuple[click.Command, ...] = (
+    shell,
     score,
     rescore,
     diff,

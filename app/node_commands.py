@@ -11,9 +11,11 @@ from app.node_render import changes_text, diff_text, gc_text, scores_text
 from app.outcome import NO_REWARD, plain, print_json
 from app.render import number, tree_text
 from app.settings import read_settings
+from app.terminal import Terminal
 from app.wiring import open_tools
 from core.contracts.errors import BenchFlowError
-from core.services import gc, looking, mainline, rescoring
+from core.contracts.sandbox import Compartment
+from core.services import gc, looking, mainline, rescoring, shelling
 from core.services.assemble import load_tree
 from core.services.collecting import Budget, parse_size
 from core.services.engine import Engine, engine
@@ -151,3 +153,20 @@ async def pause_rollout(ref: str, key: str | None, *, on: bool, as_json: bool) -
     else:
         click.echo(f"goes on after {result['seconds']} s")
     return 0
+
+
+async def shell_in(rollout: str, node: str, user: str) -> int:
+    """A shell on this terminal; its exit code."""
+    ref = f"{rollout}:{node}" if node else rollout
+
+    def where(name: str) -> None:
+        click.echo(f"{name}: a throw-away fork, gone after exit", err=True)
+
+    async with open_tools(read_settings()) as tools, engine(tools) as host:
+        with Terminal() as terminal:
+            shell = shelling.shell(
+                host, ref, tty_fd=terminal.inner, user=cast(Compartment, user), opened=where
+            )
+            async with shell as program:
+                code = await terminal.carry(program)
+    return code if code >= 0 else 128 - code

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 Compartment: TypeAlias = Literal["agent", "service", "verifier"]
 
@@ -277,6 +277,36 @@ class Sandbox(Protocol):
 
     async def teardown(self) -> None:
         """Leave no process, mount or file. Safe to call twice."""
+        ...
+
+
+class Attached(Protocol):
+    """A program that runs on a terminal of the caller's."""
+
+    async def wait(self) -> int:
+        """Its exit code, once it and all it started are gone; negative for a signal."""
+        ...
+
+    async def kill(self, *, grace: float = 2.0) -> int: ...
+
+
+@runtime_checkable
+class Terminals(Protocol):
+    """A sandbox that can run a program on a terminal."""
+
+    async def attach(
+        self,
+        argv: Sequence[str],
+        *,
+        tty_fd: int,
+        user: Compartment = "agent",
+        env: Mapping[str, str] | None = None,
+    ) -> Attached:
+        """Start a program whose input, output and controlling terminal is ``tty_fd``.
+
+        That is the inner end of a pseudo-terminal made for it, never a person's own
+        terminal: the program is hostile. The caller closes its copy afterwards.
+        """
         ...
 
 

@@ -48,6 +48,7 @@ _TABLE = (
         "any",
         "d",
     ),
+    Verb("shell", "Shell", "Open a shell in a throw-away fork of a node.", "author", "any", "t"),
     Verb(
         "rewind",
         "Rewind",
