@@ -110,13 +110,13 @@ async def plan_branch(
     continuations = await _continuations(tree, node, request, user, actor=actor, via=via)
     check_many(continuations, confirmed=request.confirmed)
     if request.main:
-        continuations = [_rewound(continuations)]
+        continuations = [rewound(continuations)]
     check_fork(checkpoint, node, continuations)
     cost = estimate(tree, node, len(continuations), checkpoint)
     return BranchPlan(node, checkpoint, tuple(continuations), cost, request.main)
 
 
-def _rewound(continuations: list[Continuation]) -> Continuation:
+def rewound(continuations: list[Continuation]) -> Continuation:
     """The one way on of a rewind. Chosen after what came next was seen, so no sample."""
     if len(continuations) != 1:
         raise UsageError(
