@@ -106,8 +106,18 @@ class Engine:
         held.append(run)
         live = Live(own, prepared, context.user, run, keeper)
         async with self._attended(live) as ended:
-            ended.result = await run.run()
+            try:
+                ended.result = await run.run()
+            except BaseException:
+                ended.result = await finish(self._as_logged(own))
+                raise
         return ended.result
+
+    async def _as_logged(self, own: Ownership) -> LineResult:
+        """How the log says it ended, for a row that must not say otherwise."""
+        with contextlib.suppress(StoreError):
+            return outcome_of(await load_tree(self.tools, own.rollout))
+        return LineResult(Outcome.INTERRUPTED)
 
     async def grow(
         self,

@@ -194,6 +194,7 @@ def test_a_queued_rollout_is_cancelled_at_once(bench: Machine) -> None:
     queued = bench.value("SELECT id FROM rollout WHERE state = 'queued'")
     bench.json("nudge", queued, "Hello?", code=4)
     bench.json("cancel", queued)
+    bench.until(f"SELECT sealed FROM rollout WHERE id = '{queued}'")
     shown = bench.json("show", queued)
     assert (shown["state"], shown["head_seq"]) == ("cancelled", 3)
     running = bench.value("SELECT id FROM rollout WHERE state = 'running'")
