@@ -23,12 +23,16 @@ OUT_BY_DEFAULT = frozenset({"transcript", "replayed-loose", "diverged"})
 
 CONTINUE = "continue"
 
+SCORED = "scored"
+"""The one outcome of a line whose leaf's verdict is a return."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Which children count."""
 
-    weights: Weights = "uniform"
+    weights: Weights | None = None
+    """None: empirical where the user model was sampled, else uniform."""
     include_human: bool = False
     """Branches a person opened after seeing outcomes are chosen, not sampled."""
     include_loose: bool = False
@@ -45,6 +49,8 @@ class Way:
     """None while it runs; an empty Value when it is excluded."""
     why_out: str = ""
     nested: bool = False
+    range: tuple[float, float] | None = None
+    """What the returns behind it were declared to lie in; None without a return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,14 @@ class Decision:
     value: StateValue
     ways: tuple[Way, ...]
     pending: int
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The widest that the returns behind it were declared to lie in."""
+        found = [way.range for way in self.ways if way.range is not None]
+        if not found:
+            return None
+        return min(low for low, _ in found), max(high for _, high in found)
 
 
 def continuation_key(continuation: JsonObject) -> str:
@@ -78,18 +92,45 @@ def answer_key(action: str, content: object) -> str:
 
 
 def decisions(tree: Tree, rules: Rules | None = None) -> dict[str, Decision]:
-    """V of every node that has more than one way on, deepest first."""
+    """V of every node that has more than one way on, deepest first.
+
+    To stop there is a way on too: of a line that ended and was scored at a node from
+    which others went on. Of the attempts at a rollout only the newest is one.
+    """
     rules = rules or Rules()
     found: dict[str, Decision] = {}
     if not tree.root_id:
         return found
-    silent = _silent_lines(tree)
+    silent, given_up = _silent_lines(tree), _given_up(tree)
     for node in reversed(list(tree.root.subtree)):
         first = node.children + [_placeholder(tree, node, line) for line in silent[node.id]]
-        if len(first) > 1:
-            ways = [_way(tree, node, child, rules, found) for child in first]
+        ways = [
+            _way(tree, node, child, rules, found) for child in first if child.line not in given_up
+        ]
+        stopped = _stopped_here(tree, node) if ways else None
+        if stopped is not None:
+            ways.append(stopped)
+        if len(ways) > 1:
             found[node.id] = _decide(node, ways, rules)
     return found
+
+
+def _given_up(tree: Tree) -> set[int]:
+    """The first lines of attempts that a later attempt took the place of."""
+    kinds = ("start", "attempt")
+    attempts = [line for line in tree.lines.values() if line.continuation.get("kind") in kinds]
+    attempts = [line for line in attempts if line.parent_id == tree.root_id]
+    newest = max((line.number for line in attempts), default=None)
+    return {line.number for line in attempts if line.number != newest}
+
+
+def _stopped_here(tree: Tree, node: Node) -> Way | None:
+    """The way of the node's own line, where it ended at the node and was scored."""
+    line = tree.lines.get(node.line)
+    if line is None or line.leaf_id != node.id or line.outcome != SCORED or not node.verdict:
+        return None
+    result = node.verdict.result
+    return Way(node, line, _key(node, node, line), q_value([result.reward]), range=result.range)
 
 
 def _silent_lines(tree: Tree) -> defaultdict[str, list[Line]]:
@@ -122,11 +163,11 @@ def _way(tree: Tree, node: Node, child: Node, rules: Rules, found: Mapping[str, 
     why_out = _why_out(line, node, rules)
     if why_out:
         return Way(child, line, key, Value(None, 0, None, None, 1), why_out)
-    value, nested = _return(tree, child, found)
+    value, nested, bounds = _return(tree, child, found)
     if value is None and line.outcome is not None:
         why_out = f"{line.outcome}: no reward"
         return Way(child, line, key, Value(None, 0, None, None, 1), why_out)
-    return Way(child, line, key, value, nested=nested)
+    return Way(child, line, key, value, nested=nested, range=bounds)
 
 
 def _key(node: Node, child: Node, line: Line) -> str:
@@ -147,41 +188,48 @@ def _why_out(line: Line, node: Node, rules: Rules) -> str:
     return ""
 
 
-def _return(tree: Tree, child: Node, found: Mapping[str, Decision]) -> tuple[Value | None, bool]:
-    """The value of going to ``child``: its first decision below, else its line's verdict."""
+def _return(
+    tree: Tree, child: Node, found: Mapping[str, Decision]
+) -> tuple[Value | None, bool, tuple[float, float] | None]:
+    """The value of going to ``child``: its first decision below, else its line's verdict;
+    whether it was a decision's; and its declared range."""
     node = child
-    while True:
-        decision = found.get(node.id)
-        if decision is not None:
-            value = decision.value.value
-            return (value if value.mean is not None else None), True
-        following = [item for item in node.child_ids if item in tree.nodes]
-        if not following:
-            break
-        node = tree.nodes[following[0]]
+    while (decision := found.get(node.id)) is None and node.child_ids:
+        node = tree.nodes[node.child_ids[0]]
+    if decision is not None:
+        value = decision.value.value
+        return (value if value.mean is not None else None), True, decision.range
     line = tree.lines.get(node.line)
-    # A score of the state that a running line has got to is not its return.
-    ended = line is None or line.outcome is not None
-    verdict = node.verdict if ended else None
-    return (q_value([verdict.result.reward]) if verdict else None), False
+    # Neither the state that a running line has got to, nor that in which one died, is a return.
+    verdict = node.verdict if line is None or line.outcome == SCORED else None
+    if verdict is None:
+        return None, False, None
+    return q_value([verdict.result.reward]), False, verdict.result.range
 
 
 def _decide(node: Node, ways: list[Way], rules: Rules) -> Decision:
     groups: dict[str, list[Way]] = {}
     for way in ways:
         groups.setdefault(way.key, []).append(way)
-    values = {key: _group_value(members) for key, members in groups.items()}
+    bounds = Decision(node.id, state_value({}), tuple(ways), 0).range
+    values = {key: _group_value(members, bounds) for key, members in groups.items()}
     values = {key: value for key, value in values.items() if value.n or value.excluded}
-    pending = sum(way.value is None for way in ways)
-    return Decision(node.id, state_value(values, weights=rules.weights), tuple(ways), pending)
+    value = state_value(values, weights=rules.weights or _weights(ways), bounds=bounds)
+    return Decision(node.id, value, tuple(ways), sum(way.value is None for way in ways))
 
 
-def _group_value(members: list[Way]) -> Value:
+def _weights(ways: list[Way]) -> Weights:
+    """How often the user model said it, where it was asked again; else each way alike."""
+    origins = {way.line.origin for way in ways if way.value is not None and not way.why_out}
+    return "empirical" if "sampled" in origins and "option" not in origins else "uniform"
+
+
+def _group_value(members: list[Way], bounds: tuple[float, float] | None) -> Value:
     scored = [way for way in members if way.value is not None and way.value.mean is not None]
     excluded = sum(bool(way.why_out) for way in members)
     if not any(way.nested for way in scored):
         returns = [way.value.mean for way in scored if way.value and way.value.mean is not None]
-        return q_value(returns, excluded=excluded)
+        return q_value(returns, excluded=excluded, bounds=bounds)
     values = [way.value for way in scored if way.value is not None]
     means = [value.mean for value in values if value.mean is not None]
     mean = math.fsum(means) / len(means)

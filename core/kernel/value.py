@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 Weights: TypeAlias = Literal["uniform", "empirical"] | Mapping[str, float]
@@ -63,11 +63,24 @@ class StateValue:
     weights: str
 
 
-def q_value(returns: Sequence[float], *, excluded: int = 0, binary: bool | None = None) -> Value:
+Bounds: TypeAlias = tuple[float, float] | None
+"""The declared range of a reward; an interval never leaves it."""
+
+
+def q_value(
+    returns: Sequence[float],
+    *,
+    excluded: int = 0,
+    binary: bool | None = None,
+    bounds: Bounds = None,
+) -> Value:
     """Q of one continuation from the returns of its children.
 
-    ``binary`` None means: judge by the returns themselves (all 0 or 1).
+    ``binary`` None means: judge by the returns themselves (all 0 or 1), where no other
+    range than 0 to 1 was declared.
     """
+    if binary is None and bounds is not None and bounds != (0.0, 1.0):
+        binary = False
     n = len(returns)
     if n == 0:
         return Value(None, 0, None, None, excluded)
@@ -78,12 +91,16 @@ def q_value(returns: Sequence[float], *, excluded: int = 0, binary: bool | None 
     spread = math.fsum((value - mean) ** 2 for value in returns) / (n - 1)
     if zero_one:
         return Value(mean, n, _binary_variance(returns), jeffreys(sum(returns), n), excluded)
-    interval = _t_interval(mean, spread / n, n) if n >= 3 else None
+    interval = _within(_t_interval(mean, spread / n, n), bounds) if n >= 3 else None
     return Value(mean, n, spread / n, interval, excluded)
 
 
 def state_value(
-    groups: Mapping[str, Value], *, weights: Weights = "uniform", excluded: int = 0
+    groups: Mapping[str, Value],
+    *,
+    weights: Weights = "uniform",
+    excluded: int = 0,
+    bounds: Bounds = None,
 ) -> StateValue:
     """V = sum q Q over the groups that have a value; q is renormalised over them.
 
@@ -107,7 +124,7 @@ def state_value(
     complete = len(variances) == sum(part.q > 0 for part in parts)
     variance = math.fsum(variances) if complete else None
     n = sum(part.value.n for part in parts)
-    interval = _combined_interval(parts, mean, variance)
+    interval = _within(_combined_interval(parts, mean, variance), bounds)
     return StateValue(Value(mean, n, variance, interval, lost), parts, name)
 
 
@@ -144,6 +161,13 @@ def _combined_interval(
         return None
     half = 1.959963984540054 * math.sqrt(variance)
     return Interval(mean - half, mean + half, "normal")
+
+
+def _within(interval: Interval | None, bounds: Bounds) -> Interval | None:
+    if interval is None or bounds is None:
+        return interval
+    low, high = max(interval.low, bounds[0]), min(interval.high, bounds[1])
+    return replace(interval, low=low, high=high)
 
 
 def _binary_variance(returns: Sequence[float]) -> float:

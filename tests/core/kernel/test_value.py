@@ -204,6 +204,10 @@ class Grower:
         for reward in rewards:
             self.end(*self.line(parent, answer), reward)
 
+    def score(self, line: int, node: str, reward: float) -> None:
+        """A verdict on a node of a line that had ended without one."""
+        self._bodies.append(leaf(line, int(node[1:]), reward)[0])
+
     def tree(self) -> Tree:
         return fold(log(*self._bodies))
 
@@ -294,3 +298,97 @@ def test_a_line_that_is_still_running_is_pending() -> None:
     decision = decisions(grower.tree())[fork]
     assert decision.pending == 1
     assert decision.value.value.n == 1
+
+
+def test_who_stopped_where_a_person_went_on_keeps_its_own_return() -> None:
+    grower = Grower()
+    main, fork = grower.line(None)
+    grower.end(main, fork, None)
+    grower.grow(fork, 0.0, answer="no")
+    line, end = grower.line(fork, "yes")
+    grower.end(line, end, 1.0)
+    grower.end(*grower.line(end, origin="human"), 0.0)
+    found = decisions(grower.tree())
+    assert found[fork].value.value.mean == 0.5
+    assert (found[end].value.value.mean, found[end].value.value.excluded) == (1.0, 1)
+
+
+def test_to_stop_is_one_of_the_ways_on() -> None:
+    grower = Grower()
+    line, end = grower.line(None)
+    grower.end(line, end, 1.0)
+    grower.grow(end, 0.0, 0.0, answer=None)
+    value = decisions(grower.tree())[end].value.value
+    assert (value.mean, value.n) == (pytest.approx(1 / 3), 3)
+
+
+def test_a_score_of_the_state_in_which_a_line_died_is_no_return() -> None:
+    grower = Grower()
+    main, fork = grower.line(None)
+    grower.end(main, fork, None)
+    grower.grow(fork, 1.0, answer="yes")
+    line, died = grower.line(fork, "no")
+    grower.end(line, died, None)
+    grower.score(line, died, 0.0)
+    value = decisions(grower.tree())[fork].value.value
+    assert (value.mean, value.n, value.excluded) == (1.0, 1, 1)
+
+
+def test_attempts_at_a_rollout_are_no_decision() -> None:
+    bodies: list[tuple[int, ev.Body]] = [
+        (0, ev.LineStarted(None, {"kind": "start"}, main=True)),
+        (0, ev.Prompted("x", "task")),
+        (0, ev.LineEnded("interrupted")),
+        (1, ev.LineStarted(None, {"kind": "attempt"}, main=True)),
+        (1, ev.Prompted("x", "task")),
+        *leaf(1, 6, 1.0),
+    ]
+    assert decisions(fold(log(*bodies))) == {}
+
+
+def test_only_the_newest_attempt_stands_beside_the_children_of_the_root() -> None:
+    bodies: list[tuple[int, ev.Body]] = [
+        (0, ev.LineStarted(None, {"kind": "start"}, main=True)),
+        (0, ev.Prompted("x", "task")),
+        (0, ev.LineEnded("interrupted")),
+        (1, ev.LineStarted(None, {"kind": "attempt"}, main=True)),
+        (1, ev.Prompted("x", "task")),
+        *leaf(1, 6, 1.0),
+        (2, ev.LineStarted("n1", {"kind": "resample"}, "exact", "sampled")),
+        (2, ev.Prompted("x", "task")),
+        *leaf(2, 10, 0.0),
+    ]
+    value = decisions(fold(log(*bodies)))["n1"].value.value
+    assert (value.mean, value.n, value.excluded) == (0.5, 2, 0)
+
+
+def test_an_interval_stays_in_the_declared_range() -> None:
+    grower = Grower()
+    main, fork = grower.line(None)
+    grower.end(main, fork, None)
+    grower.grow(fork, 1.0, 1.0, answer="yes")
+    grower.grow(fork, 1.0, 0.0, answer="no")
+    interval = decisions(grower.tree())[fork].value.value.interval
+    assert interval is not None
+    assert (interval.method, interval.high) == ("normal", 1.0)
+    graded = q_value([0.0, 0.1, 0.9], bounds=(0.0, 1.0)).interval
+    assert graded is not None
+    assert (graded.low, graded.high) == (0.0, 1.0)
+
+
+def test_a_reward_of_another_range_is_graded_even_if_all_are_0_or_1() -> None:
+    interval = q_value([1.0, 1.0, 0.0], bounds=(0.0, 10.0)).interval
+    assert interval is not None
+    assert interval.method == "t"
+    assert interval.high > 1.0
+
+
+def test_answers_that_were_sampled_weigh_as_often_as_they_came() -> None:
+    grower = Grower()
+    main, fork = grower.line(None)
+    grower.end(main, fork, None)
+    for _ in range(3):
+        grower.end(*grower.line(fork, "yes", origin="sampled"), 1.0)
+    grower.end(*grower.line(fork, "no", origin="sampled"), 0.0)
+    found = decisions(grower.tree())[fork].value
+    assert (found.value.mean, found.weights) == (0.75, "empirical")
