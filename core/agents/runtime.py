@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ SYSTEM = tuple(
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _MAX_HOPS = 20
+_MANAGERS = ("pyenv", "rbenv", "nodenv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def locate(argv: Sequence[str]) -> Runtime | None:
     if path is None:
         return None
     found = _Found()
-    executable = _take(Path(os.path.abspath(path)), found)
+    executable = _take(_behind_shim(Path(os.path.abspath(path))), found)
     arguments = [_argument(item, found) for item in argv[1:]]
     mounts = tuple(
         Mount(str(target), source=source, seen_by=frozenset({"agent"}))
@@ -65,6 +67,28 @@ def interpreter(executable: str) -> Runtime | None:
     """A Python interpreter with its standard library, without any virtual environment."""
     real = Path(executable).resolve()
     return locate([str(real)]) if real.exists() else None
+
+
+def _behind_shim(path: Path) -> Path:
+    """The program that a version manager's shim would start; the path itself elsewhere.
+
+    pyenv, rbenv and nodenv put scripts named after every program into a folder
+    ``shims``; run in a sandbox they would look for a manager that is not there.
+    """
+    manager = path.parent.parent
+    if path.parent.name != "shims" or not (manager / "versions").is_dir():
+        return path
+    tool = next((item for item in _MANAGERS if shutil.which(item)), None)
+    if tool is None:
+        return path
+    try:
+        done = subprocess.run(
+            [tool, "which", path.name], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return path
+    real = Path(done.stdout.strip() or path)
+    return real if done.returncode == 0 and real.is_file() else path
 
 
 def _take(path: Path, found: _Found) -> Path:
@@ -129,7 +153,7 @@ def _take_interpreter(path: Path, found: _Found) -> None:
     else:
         program = words[0] if words else None
     if program and os.path.exists(program) and Path(program) != path:
-        _take(Path(os.path.abspath(program)), found)
+        _take(_behind_shim(Path(os.path.abspath(program))), found)
 
 
 def _argument(item: str, found: _Found) -> str:

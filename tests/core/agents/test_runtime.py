@@ -123,3 +123,23 @@ def test_our_own_interpreter_is_found_with_its_library() -> None:
     found = interpreter(sys.executable)
     assert found is not None
     assert Path(found.argv[0]).resolve() == Path(sys.executable).resolve()
+
+
+def test_a_version_managers_shim_leads_to_the_program_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, tools = tmp_path / "manager", tmp_path / "tools"
+    real = manager / "versions" / "1" / "bin" / "agent"
+    for place, text in (
+        (real, "#!/bin/sh\necho real\n"),
+        (manager / "shims" / "agent", "#!/bin/sh\nexec pyenv exec agent\n"),
+        (tools / "pyenv", f"#!/bin/sh\necho {real}\n"),
+    ):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        place.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{manager / 'shims'}:{tools}:/usr/bin:/bin")
+    runtime = locate(["agent"])
+    assert runtime is not None
+    assert runtime.argv == (str(real),)
+    assert [mount.target for mount in runtime.mounts] == [str(real)]
