@@ -83,7 +83,7 @@ def rollout_view(
 def _line(tree: Tree, line: Line) -> LineView:
     leaf = tree.nodes[line.leaf_id]
     own = leaf.line == line.number  # else nothing happened on it yet: the leaf is its parent
-    verdict = leaf.verdict if own else None
+    verdict = tree.verdict_of(line)
     unscored = leaf.unscored if own else None
     logs: Mapping[str, str] = verdict.result.logs if verdict is not None else {}
     if verdict is None and unscored is not None:

@@ -144,7 +144,8 @@ def _silent_lines(tree: Tree) -> defaultdict[str, list[Line]]:
 
 
 def _placeholder(tree: Tree, node: Node, line: Line) -> Node:
-    """Stands for the first node of a line that died, or ended, before it made one."""
+    """Stands for the first node of a line that died, or stopped, before it made one."""
+    verdict = tree.verdict_of(line)
     return Node(
         tree,
         f"{node.id}/{line.number}",
@@ -153,7 +154,7 @@ def _placeholder(tree: Tree, node: Node, line: Line) -> Node:
         "step",
         line.number,
         node.id,
-        verdicts=[],
+        verdicts=[verdict] if verdict else [],
     )
 
 

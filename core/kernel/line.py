@@ -506,9 +506,12 @@ class LineRun:
     async def _verify(self, timeout: BenchFlowError | None) -> LineResult:
         """Freeze what the agent left and score it in a fresh fork."""
         self._epoch += 1
-        keep = self._turn_end is None and self._context.at_turns
-        verification = Verification(self._context, self._plan, self._phases, self.number)
         leaf = await self._leaf()
+        # A line that stopped at its fork has no node of its own; the fork's checkpoint, with
+        # its session, is not to be replaced by one without.
+        own = leaf.line == self.number
+        keep = own and self._turn_end is None and self._context.at_turns
+        verification = Verification(self._context, self._plan, self._phases, self.number)
         try:
             result = await verification.run(
                 self._world, leaf, epoch=self._epoch, keep=keep, timeout=timeout

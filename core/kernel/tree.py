@@ -280,6 +280,13 @@ class Tree:
         """The last node of every line, by line number."""
         return [self.nodes[line.leaf_id] for _, line in sorted(self.lines.items())]
 
+    def verdict_of(self, line: Line) -> Verdict | None:
+        """The verdict on the line's end. One without a node of its own has it only where it
+        was scored: it stopped at its fork, and the fork's verdicts are of its state too."""
+        leaf = self.nodes[line.leaf_id]
+        own = leaf.line == line.number or line.outcome == "scored"
+        return leaf.verdict if own else None
+
     def ancestry(self, line: int) -> list[int]:
         """Lines from ``line`` up to one that grows from the root."""
         chain: list[int] = []

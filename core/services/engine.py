@@ -290,10 +290,11 @@ async def engine(tools: Toolbox) -> AsyncIterator[Engine]:
 
 def line_result(tree: Tree) -> LineResult:
     """How the main line itself ended, whatever the rollout's result was before."""
-    line, leaf = tree.main_line, tree.main_leaf
-    if line is None or leaf is None or line.outcome is None:
+    line = tree.main_line
+    if line is None or line.outcome is None:
         return LineResult(Outcome.INTERRUPTED)
-    verdict = leaf.verdict.result if leaf.line == line.number and leaf.verdict else None
+    found = tree.verdict_of(line)
+    verdict = found.result if found else None
     outcome = Outcome.SCORED if verdict is not None else Outcome(line.outcome)
     return LineResult(outcome, verdict, line.error, line.error_category)
 

@@ -176,8 +176,7 @@ def _forked(tree: Tree, line: Line) -> list[Node]:
 
 
 def _line_row(tree: Tree, line: Line, depth: int, *, waits: bool) -> TreeRow:
-    leaf = tree.nodes[line.leaf_id]
-    verdict = leaf.verdict if leaf.line == line.number else None
+    verdict = tree.verdict_of(line)
     kind = str(line.continuation.get("kind", ""))
     label = str(line.continuation.get("label") or line.continuation.get("text") or kind)
     marks = [line.fidelity, line.origin]

@@ -172,6 +172,23 @@ async def test_a_nudge_and_a_resample_go_on_from_the_end_of_a_turn(tmp_path: Pat
             await branch(made, record, tree.nodes[leaf.id].path[1].id, resample=1)
 
 
+async def test_who_stops_where_it_was_forked_leaves_the_fork_as_it_was(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        record, before = await made.run(WAYS, answers=("y",))
+        leaf = before.main_leaf
+        assert leaf is not None
+        assert leaf.checkpoint is not None
+        await branch(made, record, leaf.id, resample=1)
+        tree = await made.tree(record)
+        assert tree.nodes[leaf.id].state == leaf.state
+        decision = decided(tree, tree.nodes[leaf.id])
+        assert (decision.value.value.mean, decision.value.value.n) == (0.25, 2)
+        await branch(made, record, leaf.id, nudge="and now", main=True)
+        await branch(made, record, leaf.id, resample=1, main=True)
+        after = await made.tools.store.rollouts.get(record.id)
+        assert (after.reward, after.state.value) == (0.25, "scored")
+
+
 async def test_two_branches_at_once_both_happen(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         record, _ = await made.run(WAYS, answers=("y",))
