@@ -177,6 +177,12 @@ def nudge(rollout: str, text: str, key: str | None, as_json: bool) -> None:
 @click.option("--answer", "answers", multiple=True, metavar="VALUE", help="One child each.")
 @click.option("--nudge", default="", metavar="TEXT", help="A child that gets this follow-up.")
 @click.option("--resample", type=int, default=0, metavar="N", help="N more tries.")
+@click.option(
+    "--edit",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="One child that is told an edited history: JSON or TOML with node, role, text.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what it would cost, start nothing.")
 @click.option("--yes", is_flag=True, help="More than eight children is meant.")
 @click.option("--key", help="Idempotency key.")

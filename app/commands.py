@@ -27,6 +27,7 @@ from core.services import acts, reaping
 from core.services.assemble import load_tree
 from core.services.branching import BranchRequest
 from core.services.config import RolloutConfig
+from core.services.editing import read_edit
 from core.services.engine import Engine, engine
 from core.services.jobs import JobPlan, JobReport, plan, rerun, run_job
 from core.services.toolbox import Toolbox
@@ -180,6 +181,13 @@ async def nudge_rollout(ref: str, text: str, key: str | None, *, as_json: bool) 
     return 0
 
 
+def _edit(path: object) -> JsonObject | None:
+    if not path:
+        return None
+    file = Path(str(path))
+    return read_edit(file.read_text("utf-8", "replace"), file.name).to_json()
+
+
 async def branch_rollout(ref: str, node: str, ways: dict[str, object], *, as_json: bool) -> int:
     settings = read_settings()
     request = BranchRequest.from_json(
@@ -190,6 +198,7 @@ async def branch_rollout(ref: str, node: str, ways: dict[str, object], *, as_jso
                 "answers": ways["answers"],
                 "nudge": ways["nudge"],
                 "resample": ways["resample"],
+                "edit": _edit(ways["edit"]),
                 "confirmed": ways["yes"],
             }
         )

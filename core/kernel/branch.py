@@ -41,7 +41,9 @@ class Continuation:
         data: JsonObject = {"kind": self.kind, "label": self.label}
         if self.kind == "answer":
             data |= {"action": self.action, "content": self.content or {}}
-        if self.text:
+        if self.kind == "edit":
+            data["edit"] = self.content or {}
+        elif self.text:
             data["text"] = self.text
         if self.actor:
             data |= {"actor": self.actor, "via": self.via}
@@ -155,13 +157,15 @@ def check_fork(checkpoint: Checkpoint, node: Node, continuations: Sequence[Conti
                 f"node {node.id} is not the end of a turn",
                 remedy="A nudge goes on from the end of a turn; answer a question with --answer",
             )
-    if node.kind == "ask" and not pending:
+    # An edited history is told to a new session: the captured one is not needed.
+    told = all(item.kind == "edit" for item in continuations)
+    if node.kind == "ask" and not pending and not told:
         why = "; ".join(checkpoint.not_captured) or "its session was not captured"
         raise CheckpointError(
             f"the question at {node.id} cannot be forked: {why}",
             remedy="Use an agent that can be captured at a question, or branch at a turn's end",
         )
-    if node.kind not in ("ask", "root") and checkpoint.session is None:
+    if node.kind not in ("ask", "root") and checkpoint.session is None and not told:
         why = "; ".join(checkpoint.not_captured) or "its agent had ended"
         raise CheckpointError(
             f"no agent can go on from node {node.id}: {why}",
@@ -177,8 +181,10 @@ def check_fork(checkpoint: Checkpoint, node: Node, continuations: Sequence[Conti
         )
 
 
-def fidelity_of(checkpoint: Checkpoint, node: Node) -> Fidelity:
+def fidelity_of(checkpoint: Checkpoint, node: Node, kind: ContinuationKind = "answer") -> Fidelity:
     """How exact the children's sessions will be. At the root a fresh start is exact."""
+    if kind == "edit":
+        return Fidelity.TRANSCRIPT
     return Fidelity.EXACT if node.kind == "root" else checkpoint.fidelity
 
 

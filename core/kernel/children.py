@@ -193,19 +193,19 @@ def _spec(
     depth: int,
     assisted: bool,
 ) -> LineSpec:
-    nudge = Nudge(item.text, item.actor, item.via) if item.kind == "nudge" else None
+    told = item.kind in ("nudge", "edit")
     return LineSpec(
         number=number,
         parent=node.id,
         continuation=item.to_json(),
-        fidelity=fidelity_of(checkpoint, node).value,
+        fidelity=fidelity_of(checkpoint, node, item.kind).value,
         origin=item.origin,
         seed=child_seed(seed, number),
         main=False,
-        assisted=assisted or item.kind in ("nudge", "edit"),
-        session=checkpoint.session,
+        assisted=assisted or told,
+        session=None if item.kind == "edit" else checkpoint.session,
         answer=item.answer if item.kind == "answer" else None,
-        prompt=nudge,
+        prompt=Nudge(item.text, item.actor, item.via) if told else None,
         turn=node.turn,
         asks=sum(step.kind == "ask" for step in node.path),
         depth=depth,

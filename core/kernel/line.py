@@ -233,6 +233,8 @@ class LineRun:
     async def _first_prompt(self, session: Session) -> tuple[Nudge, str] | None:
         """The task's instruction; in a fork the rest of the turn, or a nudge, comes first."""
         spec = self._spec
+        if spec.session is None and spec.prompt is not None:
+            return spec.prompt, "edit"
         if spec.session is None:
             return Nudge(self._context.instruction, actor="task", via="task"), "task"
         if spec.session.pending_ask:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from core.contracts.agent import Answer
 from core.contracts.errors import UsageError
 from core.contracts.user import AskContext, UserModel
-from core.contracts.values import JsonObject, JsonValue
+from core.contracts.values import Fidelity, JsonObject, JsonValue
 from core.kernel.backup import answer_key
 from core.kernel.branch import (
     Continuation,
@@ -22,6 +22,7 @@ from core.kernel.branch import (
     check_many,
     checkpoint_of,
     estimate,
+    fidelity_of,
     options_of,
     resamples,
 )
@@ -29,6 +30,7 @@ from core.kernel.checkpoint import Checkpoint
 from core.kernel.children import Children
 from core.kernel.spec import ForkPoint
 from core.kernel.tree import Node, Tree
+from core.services.editing import Edit, edit_of, edited
 from core.services.policy import BranchPolicy, wanted_at_ask, wanted_at_root
 from core.users.form import ask_from_json, parse_answer
 
@@ -42,6 +44,7 @@ class BranchRequest:
     answers: tuple[str, ...] = ()
     nudge: str = ""
     resample: int = 0
+    edit: Edit | None = None
     confirmed: bool = False
     main: bool = False
     """Rewind: the one child becomes the main line, and is marked as a person's choice."""
@@ -54,6 +57,7 @@ class BranchRequest:
             "answers": answers,
             "nudge": self.nudge,
             "resample": self.resample,
+            "edit": self.edit.to_json() if self.edit else None,
             "confirmed": self.confirmed,
             "main": self.main,
         }
@@ -67,6 +71,7 @@ class BranchRequest:
             answers=tuple(str(item) for item in answers) if isinstance(answers, list) else (),
             nudge=str(data.get("nudge", "")),
             resample=resample if isinstance(resample, int) else 0,
+            edit=edit_of(data),
             confirmed=bool(data.get("confirmed")),
             main=bool(data.get("main")),
         )
@@ -82,6 +87,11 @@ class BranchPlan:
     cost: Cost
     main: bool = False
 
+    @property
+    def fidelity(self) -> Fidelity:
+        """Of the children, which are all of one kind."""
+        return fidelity_of(self.checkpoint, self.node, self.continuations[0].kind)
+
     def to_json(self) -> JsonObject:
         labels: list[JsonValue] = [item.label for item in self.continuations]
         missing: list[JsonValue] = list(self.checkpoint.not_captured)
@@ -89,7 +99,7 @@ class BranchPlan:
             "node": self.node.id,
             "checkpoint": self.checkpoint.id,
             "children": labels,
-            "fidelity": str(self.checkpoint.fidelity),
+            "fidelity": str(self.fidelity),
             "consistency": self.checkpoint.consistency,
             "not_captured": missing,
             "seconds": self.cost.seconds,
@@ -104,6 +114,8 @@ async def plan_branch(
     tree: Tree, request: BranchRequest, user: UserModel, *, actor: str, via: str
 ) -> BranchPlan:
     """What this branch would start. Raises UsageError or CheckpointError, starting nothing."""
+    if request.edit is not None:
+        return _plan_edit(tree, request, request.edit, actor=actor, via=via)
     node_id = request.node or default_node(tree)
     checkpoint = checkpoint_of(tree, node_id)
     node = tree.nodes[node_id]
@@ -114,6 +126,23 @@ async def plan_branch(
     check_fork(checkpoint, node, continuations)
     cost = estimate(tree, node, len(continuations), checkpoint)
     return BranchPlan(node, checkpoint, tuple(continuations), cost, request.main)
+
+
+def _plan_edit(
+    tree: Tree, request: BranchRequest, edit: Edit, *, actor: str, via: str
+) -> BranchPlan:
+    if request.all_options or request.answers or request.nudge or request.resample:
+        raise UsageError(
+            "an edit is one way on by itself", remedy="Give --edit FILE and no other way on"
+        )
+    if request.node not in ("", edit.node):
+        raise UsageError(
+            f"the edit is of node {edit.node}, not of {request.node}",
+            remedy="Leave NODE out, or name the same one",
+        )
+    node, checkpoint, way = edited(tree, edit, actor=actor, via=via)
+    check_fork(checkpoint, node, [way])
+    return BranchPlan(node, checkpoint, (way,), estimate(tree, node, 1, checkpoint))
 
 
 def rewound(continuations: list[Continuation]) -> Continuation:

@@ -355,3 +355,26 @@ def test_a_state_that_no_log_names_goes_whatever_the_budget(bench: Machine) -> N
 def test_a_budget_that_is_none_is_refused(bench: Machine) -> None:
     error = bench.json("gc", "--budget", "lots", code=2)["error"]
     assert "10GB" in error["remedy"]
+
+
+# -- an edited history -----------------------------------------------------------
+
+
+def test_a_new_session_goes_on_from_an_edited_message(bench: Machine) -> None:
+    task = write_task(bench.folder / "colour")
+    script = write_script(bench.folder / "says.toml", ['say = "I was told: {prompt}"'])
+    words = ("run", str(task), "--agent", "bench-agent", "--agent-script", str(script))
+    assert bench.run(*words).returncode == 0
+    edit = bench.folder / "edit.toml"
+    edit.write_text(f'node = "{leaf(bench, 0)}"\nrole = "message"\ntext = "I chose grey."\n')
+    plan = bench.json("branch", "last", "--edit", str(edit), "--dry-run")
+    assert plan["fidelity"] == "transcript"
+    bench.json("branch", "last", "--edit", str(edit))
+    (row,) = [row for row in tree(bench)["tree_rows"] if row["kind"] == "line"]
+    assert row["detail"] == "transcript · human · assisted"
+    assert "[you said]\nI chose grey." in bench.events("said")[-1]["text"]
+    assert "I was told: Do it." not in bench.events("prompted")[-1]["text"]
+    assert result(bench)["rewards"]["reward"] == 1.0
+    edit.write_text('node = "n1"\nrole = "message"\ntext = "x"\n')
+    bench.json("branch", "last", "--edit", str(edit), code=2)
+    sound(bench)
