@@ -18,10 +18,9 @@ from core.contracts.store import (
     RequestRecord,
     RolloutRecord,
 )
-from core.contracts.values import JsonObject, JsonValue
+from core.contracts.values import JsonObject
 from core.services.assemble import load_tree
 from core.services.branching import BranchRequest, plan_branch
-from core.services.branching import start as start_branch
 from core.services.engine import Engine
 from core.services.jobs import prepare_again
 from core.services.orphans import end_orphan
@@ -116,33 +115,36 @@ async def branch(
     On a live rollout the owner starts them and this returns at once. On an ended
     one they run in this engine, and this returns when they have ended.
     """
-    record = await engine.tools.store.rollouts.get(ref)
-    if not record.state.final:
-        args: JsonObject = {**request.to_json(), "via": via, "dry": dry}
+    store = engine.tools.store
+    record = await store.rollouts.get(ref)
+    args: JsonObject = {**request.to_json(), "via": via, "dry": dry}
+    known = await store.commands.find(idem_key) if idem_key else None
+    if known is not None or not record.state.final:
         return await act(engine, record, "branch", args, actor=actor, idem_key=idem_key)
     prepared = prepare_again(engine, record)
     tree = await load_tree(engine.tools, record.id, whole=True)
     own = Ownership(record.id, engine.id, record.term, record.attempt)
-    user = engine.tools.make_user(prepared.config, prepared.task, engine.tools.store, own)
+    user = engine.tools.make_user(prepared.config, prepared.task, store, own)
     planned = await plan_branch(tree, request, user, actor=actor, via=via)
-    result = planned.to_json()
     if dry:
-        return result
-    numbers: list[JsonValue] = []
+        return planned.to_json()
+    done: JsonObject = {}
 
     async def work(grown: Grown) -> None:
-        seed = prepared.facts.seed
-        numbers.extend(start_branch(grown.children, planned, grown.tree, seed=seed))
+        # The way a live rollout is branched: a stored command, so that one key starts
+        # its children once.
+        now = await store.rollouts.get(record.id)
+        done.update(await act(engine, now, "branch", args, actor=actor, idem_key=idem_key))
 
     try:
-        own = await engine.tools.store.rollouts.claim(engine.id, record.id)
+        own = await store.rollouts.claim(engine.id, record.id)
     except Conflict:
         # Somebody was first: the rollout lives again, and its owner starts these too.
         await _settled(engine, record.id)
         return await branch(engine, ref, request, actor=actor, via=via, dry=dry, idem_key=idem_key)
     await engine.warm(prepared.config.sandbox)
     await engine.grow(own, prepared, work, actor=actor, why="rewind" if request.main else "branch")
-    return {**result, "lines": numbers}
+    return done
 
 
 async def _settled(engine: Engine, rollout: str) -> None:

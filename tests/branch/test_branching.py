@@ -189,6 +189,21 @@ async def test_who_stops_where_it_was_forked_leaves_the_fork_as_it_was(tmp_path:
         assert (after.reward, after.state.value) == (0.25, "scored")
 
 
+async def test_a_known_key_starts_its_children_once_on_an_ended_rollout(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        record, _ = await made.run(WAYS, answers=("y",))
+        request = BranchRequest("", answers=("0.9",))
+        first, again = [
+            await acts.branch(
+                made.engine, record.id, request, actor="ann", via="test", idem_key="one"
+            )
+            for _ in range(2)
+        ]
+        assert first == again
+        assert first["lines"] == [1]
+        assert sorted((await made.tree(record)).lines) == [0, 1]
+
+
 async def test_two_branches_at_once_both_happen(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         record, _ = await made.run(WAYS, answers=("y",))
