@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         AskSource,
         AskUser,
         AskUserHandler,
+        Holdable,
         MessageText,
         Noise,
         Option,
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
         VerifyResult,
     )
     from core.contracts.sandbox import (
+        Attached,
         Captured,
         Compartment,
         Endpoint,
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
         SandboxImage,
         SandboxProvider,
         SandboxSpec,
+        Terminals,
     )
     from core.contracts.user import (
         AskContext,
@@ -123,16 +126,16 @@ if TYPE_CHECKING:
 _HOMES = {
     ".contracts.agent": """
         Agent AgentCapabilities AgentExit Answer AskField AskSource AskUser AskUserHandler
-        MessageText Noise Option OtherUpdate PermissionAsked PermissionDecision PermissionHandler
-        Role Session SessionSnapshot SessionUpdate ThoughtText ToolUpdate UsageUpdate""",
+        Holdable MessageText Noise Option OtherUpdate PermissionAsked PermissionDecision
+        PermissionHandler Role Session SessionSnapshot SessionUpdate ThoughtText ToolUpdate UsageUpdate""",
     ".contracts.environment": """
         Check EnvContext EnvHandle EnvState Environment FileState ReadinessProbe StateSnapshot
         TableState""",
     ".contracts.reward": """
         Granularity Reward RewardEvent RolloutNode Space ToolCall VerifyResult""",
     ".contracts.sandbox": """
-        Captured Compartment Endpoint ExecResult Limits Mount Process Relay RelayHandler Sandbox
-        SandboxCapabilities SandboxImage SandboxProvider SandboxSpec""",
+        Attached Captured Compartment Endpoint ExecResult Limits Mount Process Relay RelayHandler
+        Sandbox SandboxCapabilities SandboxImage SandboxProvider SandboxSpec Terminals""",
     ".contracts.user": """
         AskContext Nudge TurnEnd UserModel choose default_answer""",
     ".contracts.values": """
@@ -152,6 +155,7 @@ __all__ = [
     "AskSource",
     "AskUser",
     "AskUserHandler",
+    "Attached",
     "Captured",
     "Check",
     "Compartment",
@@ -164,6 +168,7 @@ __all__ = [
     "Fidelity",
     "FileState",
     "Granularity",
+    "Holdable",
     "JobReport",
     "JsonObject",
     "JsonValue",
@@ -201,6 +206,7 @@ __all__ = [
     "StateSnapshot",
     "StopReason",
     "TableState",
+    "Terminals",
     "ThoughtText",
     "ToolCall",
     "ToolUpdate",
