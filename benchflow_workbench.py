@@ -127,7 +127,8 @@ _HOMES = {
     ".contracts.agent": """
         Agent AgentCapabilities AgentExit Answer AskField AskSource AskUser AskUserHandler
         Holdable MessageText Noise Option OtherUpdate PermissionAsked PermissionDecision
-        PermissionHandler Role Session SessionSnapshot SessionUpdate ThoughtText ToolUpdate UsageUpdate""",
+        PermissionHandler Role Session SessionSnapshot SessionUpdate ThoughtText ToolUpdate
+        UsageUpdate""",
     ".contracts.environment": """
         Check EnvContext EnvHandle EnvState Environment FileState ReadinessProbe StateSnapshot
         TableState""",

@@ -91,7 +91,7 @@ def head(tree: Tree) -> RolloutHead:
         sandbox=tree.sandbox,
         user=tree.user,
         state=tree.outcome or ("waiting" if any(_waits(node) for node in nodes) else "running"),
-        phase=(line.phase if line else "") or tree.phase,
+        phase="paused" if tree.paused else (line.phase if line else "") or tree.phase,
         attempt=tree.attempt,
         steps=sum(node.kind == "step" for node in nodes),
         lines=len(tree.lines),

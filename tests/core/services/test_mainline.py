@@ -117,3 +117,14 @@ def test_a_rewind_goes_on_in_one_way_that_no_value_counts() -> None:
 def test_a_rewind_survives_its_journey_to_the_owner() -> None:
     request = BranchRequest("n3", resample=1, main=True)
     assert BranchRequest.from_json(request.to_json()) == request
+
+
+def test_a_pause_is_told_until_it_ends_or_the_rollout_does() -> None:
+    begun: list[tuple[int, ev.Body]] = [
+        (0, ev.LineStarted(None, {"kind": "start"}, main=True)),
+        (0, ev.PhaseStarted("execute")),
+        (0, ev.Paused("ann", "cli")),
+    ]
+    assert head(fold(log(*begun))).phase == "paused"
+    for after in (ev.Unpaused("ann"), ev.OwnerChanged("e2", "died"), ev.RolloutEnded("cancelled")):
+        assert head(fold(log(*begun, (0, after)))).phase == "execute"
