@@ -82,7 +82,7 @@ def _apply_to_rollout(tree: Tree, event: Event, body: ev.Body) -> bool:
         case ev.RolloutEnded():
             tree.outcome, tree.error = body.outcome, body.error
             tree.error_category, tree.seconds = body.error_category, body.seconds
-            tree.ended_at = event.at
+            tree.ended_at, tree.paused = event.at, False
         case ev.MainLineSet():
             _set_main(tree, body, event.seq)
         case ev.Reopened():
@@ -92,9 +92,7 @@ def _apply_to_rollout(tree: Tree, event: Event, body: ev.Body) -> bool:
         case ev.CancelRequested():
             tree.stop = body.actor if body.scope == "run" else tree.stop
         case ev.OwnerChanged():
-            tree.stop = None
-            tree.ended_at = tree.outcome = tree.error = tree.error_category = tree.seconds = None
-            tree.phases = []
+            _take_over(tree, event, body)
         case ev.Paused() | ev.Unpaused():
             tree.paused = isinstance(body, ev.Paused)
         case _:
@@ -121,6 +119,18 @@ def _apply_to_node(tree: Tree, event: Event, body: ev.Body) -> bool:
         case _:
             return False
     return True
+
+
+def _take_over(tree: Tree, event: Event, body: ev.OwnerChanged) -> None:
+    """Whatever the dead owner had running ended with it."""
+    tree.stop, tree.paused, tree.phases = None, False, []
+    tree.ended_at = tree.outcome = tree.error = tree.error_category = tree.seconds = None
+    for line in tree.lines.values():
+        if line.outcome is None:
+            _close_step(tree, line, event)
+            line.outcome, line.error, line.error_category = "interrupted", body.why, "interrupted"
+            line.ended_at = event.at
+            _close_all(tree, line)
 
 
 def _set_main(tree: Tree, body: ev.MainLineSet, seq: int) -> None:
