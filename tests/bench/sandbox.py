@@ -1,7 +1,8 @@
-"""Print what a local sandbox costs: run as ``python -m tests.bench.sandbox`` (root).
+"""Print what a local sandbox costs: run as ``python -m tests.bench.sandbox [RUNG]`` (root).
 
-Wall medians in milliseconds, and CPU of the whole cycle with every child,
-beside the floor: a bare ``bwrap`` or ``unshare`` running ``true``.
+A rung is ``overlay`` (the default is the best one here), ``reflink``, ``copy`` or ``btrfs``; set
+TMPDIR to a disk that it can use. Wall medians in milliseconds, and CPU of the whole cycle with
+every child, beside the floor: a bare ``bwrap`` or ``unshare`` running ``true``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from core.contracts.sandbox import Sandbox, SandboxImage, SandboxSpec
+from core.sandboxes.ladder import named
 from core.sandboxes.local import LocalProvider
 
 T = TypeVar("T")
@@ -108,13 +110,31 @@ def floor(argv: list[str]) -> None:
     )
 
 
-async def main() -> None:
+async def large(table: Table, provider: LocalProvider) -> None:
+    """The same fork with 20,000 files below it: what grows with the size of the state."""
+    sandbox = await provider.start(SandboxSpec("large"))
+    script = "for d in $(seq 200); do mkdir $d; (cd $d; touch $(seq 100)); done"
+    await sandbox.exec(["sh", "-c", script], timeout=120)
+    image = await sandbox.snapshot(retire=True)
+    await sandbox.teardown()
+    for _ in range(ROUNDS // 3):
+        child = await table.time(
+            "fork to first command, 20,000 files", lambda: forked(provider, image)
+        )
+        await child.teardown()
+    await provider.discard(image)
+
+
+async def main(rung: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        provider = LocalProvider(Path(folder) / "store")
+        provider = LocalProvider(Path(folder) / "store", rung=named(rung) if rung else None)
         table = Table()
-        await table.time("probe", provider.probe)
-        for _ in range(ROUNDS):
-            await one_round(table, provider)
+        async with provider:
+            found = await table.time("probe", provider.probe)
+            print(f"rung {found.rung}", *found.reasons, sep="\n  ")
+            for _ in range(ROUNDS):
+                await one_round(table, provider)
+            await large(table, provider)
         table.print()
         print(f"CPU of start + exec + teardown, alone  {await cycles(provider, False):6.1f} ms")
         print(f"CPU of start + exec + teardown, warm   {await cycles(provider, True):6.1f} ms")
@@ -127,4 +147,4 @@ if __name__ == "__main__":
     if ACCOUNT.parent.is_dir():
         ACCOUNT.mkdir(exist_ok=True)
         (ACCOUNT / "cgroup.procs").write_text("0")
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1] if sys.argv[1:] else None))
