@@ -102,9 +102,13 @@ async def carry_out(tools: Toolbox, command: CommandRecord, live: Live) -> None:
     match command.verb:
         case "cancel":
             scope: Literal["turn", "run"] = "turn" if command.args.get("scope") == "turn" else "run"
-            asked = ev.encode(ev.CancelRequested(scope, command.actor, via))
-            await done(asked, result={"cancelled": scope})
-            # A frozen agent cannot hear that its turn ends.
+            drafts = [ev.encode(ev.CancelRequested(scope, command.actor, via))]
+            if live.paused is not None:
+                # A frozen agent cannot hear that its turn ends.
+                seconds = round(live.paused.seconds, 4)
+                drafts.append(ev.encode(ev.Unpaused(command.actor, via, seconds)))
+            await done(*drafts, result={"cancelled": scope})
+            live.keeper.notice(*drafts)
             await _let_go(live)
             live.run.stop(Stop(scope, command.actor, via))
         case "nudge":
@@ -117,8 +121,8 @@ async def carry_out(tools: Toolbox, command: CommandRecord, live: Live) -> None:
         case "branch":
             await done(result=await _branch(tools, command, live, via))
         case "score":
-            drafts, result = await score_live(tools, live.prepared, command)
-            await done(*drafts, result=result)
+            verdicts, result = await score_live(tools, live.prepared, command)
+            await done(*verdicts, result=result)
         case "pause":
             lines = await _stand_still(command, live)
             paused = ev.encode(ev.Paused(command.actor, via))

@@ -1,0 +1,84 @@
+"""What the owner of a live rollout does with commands, the odd ones too."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from core.contracts.errors import Conflict
+from core.kernel import events as ev
+from core.services import acts, mainline
+from core.services.assemble import load_tree
+from core.services.branching import BranchRequest
+from core.services.jobs import rerun, run_job
+from core.services.scoring import ScoreRequest
+from tests.core.services.helpers import bench
+from tests.fakes.kernel_agent import endless
+from tests.fakes.kernel_points import Points
+
+WHO = {"actor": "ann", "via": "test"}
+
+
+async def test_an_unforeseen_error_of_one_command_does_not_silence_the_owner(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path, [endless]) as it:
+        job = it.plan()
+        running = asyncio.create_task(run_job(it.host, job))
+        await it.points.reached("prompt")
+        rollout = job.rollouts[0].id
+        request = ScoreRequest(captured=True, verifier="/" + "a" * 5000)
+        record = await it.tools.store.rollouts.get(rollout)
+        async with asyncio.timeout(20):
+            with pytest.raises(Conflict, match="File name too long"):
+                await acts.act(it.host, record, "score", request.to_json(), actor="ann")
+            await acts.cancel(it.host, rollout, scope="run", **WHO)
+            await running
+
+
+async def test_a_branch_that_comes_while_the_rollout_is_torn_down_is_refused(
+    tmp_path: Path,
+) -> None:
+    points = Points(hold=["sandbox.teardown"])
+    async with bench(tmp_path, points=points) as it:
+        # The root is captured, and no child starts by itself.
+        job = it.plan(branch="root=2,budget=1")
+        running = asyncio.create_task(run_job(it.host, job))
+        await points.reached("sandbox.teardown")
+        rollout = job.rollouts[0].id
+        root = (await load_tree(it.tools, rollout)).root_id
+        request = BranchRequest(root, resample=1)
+        with pytest.raises(Conflict, match="ending"):
+            await acts.branch(it.host, rollout, request, **WHO)
+        points.release("sandbox.teardown")
+        await running
+        assert list((await load_tree(it.tools, rollout)).lines) == [0]
+
+
+async def test_lines_of_a_dead_owner_have_ended_once_the_rollout_runs_again(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as it:
+        rollout = await it.orphan(ev.Prompted("x", "task"), ev.Asked(0, {"question": "?"}))
+        record = await it.tools.store.rollouts.get(rollout)
+        await rerun(it.host, record, "again")
+        tree = await load_tree(it.tools, rollout)
+        assert [line.outcome for line in tree.lines.values()] == ["interrupted", "scored"]
+        assert not any(node.open for node in tree.nodes.values())
+
+
+async def test_a_cancel_lets_a_paused_rollout_go_and_says_so(tmp_path: Path) -> None:
+    points = Points(hold=["connect"])
+    async with bench(tmp_path, points=points) as it:
+        job = it.plan()
+        running = asyncio.create_task(run_job(it.host, job))
+        await points.reached("connect")
+        rollout = job.rollouts[0].id
+        await mainline.pause(it.host, rollout, **WHO)
+        assert (await load_tree(it.tools, rollout)).paused
+        await acts.cancel(it.host, rollout, scope="run", **WHO)
+        await running
+        assert not (await load_tree(it.tools, rollout)).paused
+        assert (await it.tools.store.rollouts.get(rollout)).phase != "paused"
