@@ -248,9 +248,11 @@ class Engine:
             await carry_out(self.tools, command, live)
         except Fenced:
             raise
-        except BenchFlowError as error:
-            problem = error_json(error)
-            await self.tools.store.commands.finish(live.own, command.id, error=problem)
+        except Exception as error:  # the outermost loop: one command never silences the owner
+            # A command that was done before the error says so; then nothing is left to answer.
+            with contextlib.suppress(Conflict):
+                problem = error_json(error)
+                await self.tools.store.commands.finish(live.own, command.id, error=problem)
 
     async def refuse_late(self, own: Ownership, why: str) -> None:
         """Answer what was sent to a rollout and came too late."""
@@ -315,8 +317,13 @@ def outcome_of(tree: Tree, before: LineResult | None = None) -> LineResult:
     return LineResult(outcome, error=error, error_category=tree.error_category)
 
 
-def error_json(error: BenchFlowError) -> JsonObject:
+def error_json(error: Exception) -> JsonObject:
     """An error as a command's row carries it to the process that sent the command."""
+    if not isinstance(error, BenchFlowError):
+        error = BenchFlowError(
+            f"the owner failed at it: {type(error).__name__}: {error}",
+            remedy="Please report this; the rollout itself goes on",
+        )
     return {
         "category": error.category,
         "what": error.what,
