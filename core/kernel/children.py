@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
 from core.contracts.environment import Environment
-from core.contracts.errors import BenchFlowError, EnvironmentFailed, SandboxError
+from core.contracts.errors import BenchFlowError, Conflict, EnvironmentFailed, SandboxError
 from core.contracts.sandbox import Sandbox
 from core.contracts.user import Nudge
 from core.contracts.values import Phase
@@ -59,6 +59,7 @@ class Children:
         self._lines: dict[int, LineRun] = {}
         self._proofs: dict[str, Proof] = {}
         self._stopping = False
+        self._over = False
         self.results: dict[int, LineResult] = {}
 
     def start(
@@ -74,8 +75,15 @@ class Children:
     ) -> list[int]:
         """Begin one child per continuation; their line numbers, at once.
 
-        With ``main`` the child becomes the main line as it begins.
+        With ``main`` the child becomes the main line as it begins. Raises Conflict once
+        ``wait`` or ``end`` has returned: nobody would wait for these.
         """
+        if self._over:
+            raise Conflict(
+                "the rollout is ending",
+                where=f"rollout {self._context.rollout}",
+                remedy="Branch it once it has ended",
+            )
         numbers = []
         for item in continuations:
             number, self._next = self._next, self._next + 1
@@ -119,6 +127,7 @@ class Children:
             for task in done:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     raise error
+        self._over = True
 
     async def end(self) -> None:
         """Cancel what still runs, and wait until nothing of it is left."""
@@ -127,6 +136,7 @@ class Children:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
+        self._over = True
 
     async def _run(self, number: int, line: LineRun) -> LineResult:
         try:
