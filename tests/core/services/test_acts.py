@@ -151,16 +151,20 @@ async def test_an_orphan_that_never_began_gets_a_log_of_its_end(tmp_path: Path) 
         assert await it.tools.fsck() == []
 
 
-async def test_a_command_that_was_taken_and_cut_short_is_carried_out(tmp_path: Path) -> None:
-    """The hand that took it was stopped before it could act; the engine's own loop finds it."""
-    async with bench(tmp_path, [endless]) as it:
-        rollout, running = await start(it)
-        own_term = (await it.tools.store.rollouts.get(rollout)).term
-        assert own_term == 1
-        await acts.cancel(it.host, rollout, scope="run", **WHO)
-        await running
-        with pytest.raises(Conflict):
-            await acts.nudge(it.host, rollout, "Too late.", **WHO)
+async def test_a_command_that_was_taken_and_cut_short_is_found_again(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        commands = it.tools.store.commands
+        rollout = await it.orphan()
+        own = await it.tools.store.rollouts.claim(it.host.id, rollout)
+        sent = await commands.send(rollout, "nudge", {}, actor="ann", idem_key="k")
+        assert (await commands.take(own)) is not None
+        assert await commands.take(own) is None
+        found = await anext(commands.pending(own))
+        assert found.id == sent.id
+        await it.host.refuse_late(own, "the rollout had ended")
+        refused = await commands.wait(sent.id)
+        assert refused.error is not None
+        assert refused.error["what"] == "the rollout had ended"
 
 
 async def test_the_reaper_says_what_it_did_and_leaves_the_living_alone(tmp_path: Path) -> None:
