@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -149,8 +149,11 @@ def same_epoch(state: StateSnapshot, epoch: int) -> None:
 
 
 def to_json(checkpoint: Checkpoint) -> JsonObject:
-    """The record of the ``checkpointed`` event."""
-    return cast(JsonObject, _plain(checkpoint))
+    """The record of the ``checkpointed`` event, which is exported: values of the
+    sandbox's variables may be secrets and are left out. A fork gets its world plan's."""
+    spec = replace(checkpoint.image.spec, env={})
+    bare = replace(checkpoint, image=replace(checkpoint.image, spec=spec))
+    return cast(JsonObject, _plain(bare))
 
 
 def from_json(record: JsonObject) -> Checkpoint:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from core.contracts.environment import EnvContext, EnvHandle, Environment
 from core.contracts.errors import BenchFlowError, EnvironmentFailed, SandboxError, StateError
@@ -114,6 +114,8 @@ async def fork_world(
     cannot be completed is torn down first.
     """
     environment = _environment(plan)
+    # No log holds the values of variables.
+    image = replace(image, spec=replace(image.spec, env=plan.spec.env))
     (sandbox,) = await plan.provider.fork(image, 1)
     world = World(plan, sandbox, environment)
     try:

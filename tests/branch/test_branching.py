@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,15 +14,17 @@ from typing import Any
 
 import pytest
 
-from core.contracts.errors import CheckpointError, UsageError
+from core.contracts.errors import BenchFlowError, CheckpointError, UsageError
 from core.contracts.store import RolloutRecord
 from core.kernel.backup import Decision, decisions
 from core.kernel.branch import checkpoint_of
 from core.kernel.tree import Node, Tree
+from core.kernel.world import scratch_world
 from core.services import acts
 from core.services.branching import BranchRequest
 from core.services.config import RolloutConfig
 from core.services.jobs import plan, run_job
+from core.services.looking import find_stored
 from tests.branch.bench import HERE, Bench, bench
 from tests.branch.frozen import workspace_of
 
@@ -202,6 +205,32 @@ async def test_a_known_key_starts_its_children_once_on_an_ended_rollout(tmp_path
         assert first == again
         assert first["lines"] == [1]
         assert sorted((await made.tree(record)).lines) == [0, 1]
+
+
+async def test_a_fork_has_the_tasks_variables_and_no_folder_holds_their_values(
+    tmp_path: Path,
+) -> None:
+    task = tmp_path / "ways"
+    shutil.copytree(WAYS, task)
+    text = (
+        (task / "task.md")
+        .read_text()
+        .replace("verifier:", "sandbox:\n  env:\n    KEY: ${HOME}-hush\nverifier:", 1)
+    )
+    (task / "task.md").write_text(text)
+    async with bench(tmp_path) as made:
+        record, tree = await made.run(task, answers=("y",))
+        await branch(made, record, answers=("0.9",))
+        for path in (tmp_path / "jobs").rglob("*"):
+            assert not path.is_file() or b"-hush" not in path.read_bytes(), path
+        stored = await find_stored(made.engine, f"{record.id}:{asks(tree)[0].id}")
+        async with scratch_world(stored.plan, stored.checkpoint.image, _no_problem) as world:
+            said = await world.sandbox.exec(["sh", "-c", "echo $KEY"], timeout=10)
+        assert said.stdout.decode().strip().endswith("-hush")
+
+
+async def _no_problem(error: BenchFlowError) -> None:
+    raise error
 
 
 async def test_two_branches_at_once_both_happen(tmp_path: Path) -> None:
