@@ -305,7 +305,9 @@ def outcome_of(tree: Tree, before: LineResult | None = None) -> LineResult:
     """How the main line stands, as the result of the whole rollout."""
     line, leaf = tree.main_line, tree.main_leaf
     verdict = leaf.verdict.result if leaf is not None and leaf.verdict else None
-    if verdict is not None:
+    # A score of the state in which a line was cut short is no result: it can run again.
+    cut_short = line is not None and line.outcome in (Outcome.CANCELLED, Outcome.INTERRUPTED)
+    if verdict is not None and not cut_short:
         # The failure of an earlier verifier is over once a later one gave a verdict.
         over = is_verifier_error(tree.error_category)
         error, category = (None, None) if over else (tree.error, tree.error_category)

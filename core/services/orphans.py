@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from core.contracts.errors import Conflict
 from core.contracts.store import Ownership
-from core.contracts.values import Outcome
+from core.contracts.values import Outcome, Phase
 from core.kernel import events as ev
 from core.kernel.spec import LineResult
-from core.kernel.tree import Line, Tree
+from core.kernel.tree import Line, Tree, Verdict
 from core.services.assemble import load_tree
 from core.services.engine import Engine, error_json, outcome_of
 from core.services.projection import RowKeeper
@@ -82,9 +82,10 @@ async def _settle_commands(engine: Engine, own: Ownership, tree: Tree) -> Outcom
 
 
 def _result(tree: Tree, outcome: Outcome, why: str) -> LineResult:
-    leaf = tree.main_leaf
-    if leaf is not None and leaf.verdict is not None:
-        return LineResult(Outcome.SCORED, leaf.verdict.result)
+    line = tree.main_line
+    verdict = _verdict(tree, line) if line is not None else None
+    if verdict is not None:
+        return LineResult(Outcome.SCORED, verdict.result)
     category = "cancelled" if outcome is Outcome.CANCELLED else "interrupted"
     return LineResult(outcome, error=why, error_category=category)
 
@@ -92,7 +93,13 @@ def _result(tree: Tree, outcome: Outcome, why: str) -> LineResult:
 def _line_ended(tree: Tree, line: Line, result: LineResult, why: str) -> ev.LineEnded:
     if line.number == tree.main:
         return ev.LineEnded(result.outcome, result.error, result.error_category)
-    scored = tree.nodes[line.leaf_id].verdict is not None
-    if scored and line.leaf_id != line.parent_id:
+    if _verdict(tree, line) is not None:
         return ev.LineEnded(Outcome.SCORED)
     return ev.LineEnded(Outcome.INTERRUPTED, why, "interrupted")
+
+
+def _verdict(tree: Tree, line: Line) -> Verdict | None:
+    """What the line's own verification gave, if it got so far. A person may have had any
+    state before scored: that is not how the line ended."""
+    verified = line.outcome == Outcome.SCORED or line.phase == Phase.VERIFY
+    return tree.nodes[line.leaf_id].verdict if verified else None

@@ -131,7 +131,7 @@ async def test_an_orphan_with_a_verdict_is_scored(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         prompted = ev.Prompted("Do it.", "task")
         verdict = ev.Scored("n3", 0.5, {}, [], "output", "terminal", [0.0, 1.0], "d", True)
-        rollout = await it.orphan(prompted, verdict)
+        rollout = await it.orphan(prompted, ev.PhaseStarted("verify"), verdict)
         await reaping.reap(it.host)
         record = await it.tools.store.rollouts.get(rollout)
         assert (record.state, record.reward) == (RolloutState.SCORED, 0.5)

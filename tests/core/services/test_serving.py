@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from core.contracts.errors import Conflict
+from core.contracts.errors import BenchFlowError, Conflict
+from core.contracts.sandbox import SandboxImage, SandboxSpec
+from core.contracts.store import RolloutState
+from core.contracts.values import Outcome
 from core.kernel import events as ev
-from core.services import acts, mainline
+from core.kernel.checkpoint import Checkpoint
+from core.kernel.spec import checkpointed
+from core.services import acts, mainline, reaping, rescoring
 from core.services.assemble import load_tree
 from core.services.branching import BranchRequest
 from core.services.jobs import rerun, run_job
@@ -82,3 +87,49 @@ async def test_a_cancel_lets_a_paused_rollout_go_and_says_so(tmp_path: Path) -> 
         await running
         assert not (await load_tree(it.tools, rollout)).paused
         assert (await it.tools.store.rollouts.get(rollout)).phase != "paused"
+
+
+def stored(node: str) -> ev.Checkpointed:
+    image = SandboxImage("i1", "fake", None, "fake", (), 0, 0.0, frozenset(), SandboxSpec("s"))
+    return checkpointed(Checkpoint("i1", node, 1, "quiesced", image, None, None, (), 0.0, 0.0))
+
+
+async def test_a_score_of_what_was_cut_short_is_kept_and_makes_no_result_of_it(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as it:
+        rollout = await it.orphan(ev.Asked(0, {"question": "?"}), stored("n3"))
+        await reaping.reap(it.host)
+        (score,) = await rescoring.score(it.host, rollout, ScoreRequest(), **WHO)
+        assert (score.node, score.after) == ("n3", 1.0)
+        record = await it.tools.store.rollouts.get(rollout)
+        assert (record.state, record.reward) == (RolloutState.INTERRUPTED, None)
+        assert (await rerun(it.host, record, "again")).outcome is Outcome.SCORED
+
+
+async def test_what_the_owner_refuses_is_told_at_once(tmp_path: Path) -> None:
+    async with bench(tmp_path, [endless]) as it:
+        job = it.plan()
+        running = asyncio.create_task(run_job(it.host, job))
+        await it.points.reached("prompt")
+        rollout = job.rollouts[0].id
+        asked = asyncio.create_task(
+            rescoring.score(it.host, rollout, ScoreRequest(("n99",)), **WHO)
+        )
+        done, _ = await asyncio.wait({asked}, timeout=5)
+        assert done, "it waits for the end of a rollout that is endless"
+        with pytest.raises(BenchFlowError, match="no node 'n99'"):
+            await asked
+        await acts.cancel(it.host, rollout, scope="run", **WHO)
+        await running
+
+
+async def test_a_score_of_a_waiting_question_is_not_how_its_dead_owners_run_ended(
+    tmp_path: Path,
+) -> None:
+    early = ev.Scored("n3", 1.0, {}, [], "output", "terminal", [0.0, 1.0], "v", hardened=True)
+    async with bench(tmp_path) as it:
+        rollout = await it.orphan(ev.Asked(0, {"question": "?"}), early)
+        await reaping.reap(it.host)
+        record = await it.tools.store.rollouts.get(rollout)
+        assert (record.state, record.reward) == (RolloutState.INTERRUPTED, None)
