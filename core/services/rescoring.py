@@ -230,7 +230,9 @@ async def _score(
         try:
             done = await acts.act(engine, record, "score", args, actor=actor, idem_key=idem_key)
             return scores_from_json(done)
-        except Conflict:
+        except Conflict as refused:
+            if refused.category != Conflict.category:
+                raise
             # It ended meanwhile, or its owner had died; then it is scored here.
             record = await final_record(engine.tools, record.id)
             if not record.state.final:
