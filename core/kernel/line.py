@@ -46,6 +46,7 @@ from core.kernel.spec import (
     LineContext,
     LineResult,
     LineSpec,
+    PermissionContext,
     Stop,
     checkpointed,
     started,
@@ -86,6 +87,7 @@ class LineRun:
         self._stopping = asyncio.Event()
         self.nudges = Nudges()
         self._asks = spec.asks
+        self._permissions = 0
         self._turn = spec.turn
         self._given = spec.answer
         self._epoch = 0
@@ -487,8 +489,10 @@ class LineRun:
         return checkpoint
 
     async def _on_permission(self, asked: PermissionAsked) -> PermissionDecision:
+        index, self._permissions = self._permissions, self._permissions + 1
+        where = PermissionContext(self.number, index)
         with self._clock.paused(), self._tools.asking(asked.tool_call_id):
-            decision = await self._context.permissions(asked)
+            decision = await self._context.permissions(asked, where)
         options: list[JsonObject] = [
             {"value": option.value, "label": option.label, "kind": option.kind}
             for option in asked.options

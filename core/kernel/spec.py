@@ -7,7 +7,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from core.contracts.agent import Agent, Answer, AskUser, PermissionHandler, SessionSnapshot
+from core.contracts.agent import (
+    Agent,
+    Answer,
+    AskUser,
+    PermissionAsked,
+    PermissionDecision,
+    SessionSnapshot,
+)
 from core.contracts.reward import Reward, RolloutNode, VerifyResult
 from core.contracts.sandbox import Sandbox
 from core.contracts.store import Event, EventDraft, Recorder
@@ -29,7 +36,7 @@ class LineContext:
     user: UserModel
     reward: Callable[[Forker], Reward]
     """Builds the scorer, given how to fork a node's frozen world."""
-    permissions: PermissionHandler
+    permissions: Callable[[PermissionAsked, PermissionContext], Awaitable[PermissionDecision]]
     recorder: Recorder
     deliver: Callable[[str, EventDraft], Awaitable[tuple[Event, ...]]]
     """Settles a stored request and appends its event in one transaction."""
@@ -50,6 +57,15 @@ class LineContext:
     """Capture the healthy world before the agent is connected."""
     on_fork_point: Callable[[ForkPoint], Awaitable[None]] | None = None
     """Told of every captured root and answered question; a policy may branch there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionContext:
+    """Which request it is: one person's word is for one request of one line."""
+
+    line: int
+    index: int
+    """0-based, of all that this line asked for."""
 
 
 @dataclass(frozen=True, slots=True)

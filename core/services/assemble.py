@@ -12,7 +12,6 @@ from core.contracts.agent import (
     AskUser,
     PermissionAsked,
     PermissionDecision,
-    PermissionHandler,
 )
 from core.contracts.errors import ConfigError
 from core.contracts.reward import Reward
@@ -22,7 +21,7 @@ from core.contracts.values import JsonObject, JsonValue
 from core.environments.manifest import selection
 from core.kernel.replay import fold
 from core.kernel.rollout import RolloutFacts
-from core.kernel.spec import Forker, ForkPoint, LineContext
+from core.kernel.spec import Forker, ForkPoint, LineContext, PermissionContext
 from core.kernel.tree import Tree
 from core.kernel.world import WorldPlan
 from core.rewards.script import verifier_mounts
@@ -161,18 +160,20 @@ def _deliver(
     return deliver
 
 
-def _permission_policy(tools: Toolbox, config: RolloutConfig, own: Ownership) -> PermissionHandler:
-    async def settle(asked: PermissionAsked) -> PermissionDecision:
+def _permission_policy(
+    tools: Toolbox, config: RolloutConfig, own: Ownership
+) -> Callable[[PermissionAsked, PermissionContext], Awaitable[PermissionDecision]]:
+    async def settle(asked: PermissionAsked, where: PermissionContext) -> PermissionDecision:
         decision = decide(config.permissions, asked)
         if decision is not None:
             return decision
-        return await _ask_a_person(tools, own, asked)
+        return await _ask_a_person(tools, own, asked, where)
 
     return settle
 
 
 async def _ask_a_person(
-    tools: Toolbox, own: Ownership, asked: PermissionAsked
+    tools: Toolbox, own: Ownership, asked: PermissionAsked, where: PermissionContext
 ) -> PermissionDecision:
     """A security request in the inbox; it is never a question of the tree."""
     options: list[JsonValue] = [
@@ -184,14 +185,14 @@ async def _ask_a_person(
         "fields": [{"name": "option", "title": asked.title, "kind": "choice", "options": options}],
     }
     tree = await load_tree(tools, own.rollout)
-    leaf = tree.main_leaf or tree.root
+    leaf = tree.lines[where.line].leaf_id if where.line in tree.lines else tree.root_id
     opened = await tools.store.requests.open(
         own,
         NewRequest(
             rollout=own.rollout,
-            line=tree.main,
-            node=leaf.id,
-            ask_index=len(tree.permissions),
+            line=where.line,
+            node=leaf,
+            ask_index=where.index,
             kind="permission",
             question=question,
             default={"action": "cancel", "content": {}},

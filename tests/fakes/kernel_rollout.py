@@ -16,7 +16,7 @@ from core.contracts.user import Nudge
 from core.kernel import events as ev
 from core.kernel.replay import fold
 from core.kernel.rollout import RolloutFacts, RolloutRun, Takeover
-from core.kernel.spec import Forker, LineContext
+from core.kernel.spec import Forker, LineContext, PermissionContext
 from core.kernel.tree import Tree
 from core.kernel.world import Deadlines, WorldPlan
 from tests.fakes.kernel_agent import FakeAgent, FakeUser, Turn, helpful
@@ -191,7 +191,7 @@ def make_case(
         delivered.append(request)
         return await recorder.commit(draft)
 
-    async def permissions(asked: PermissionAsked) -> PermissionDecision:
+    async def permissions(asked: PermissionAsked, where: PermissionContext) -> PermissionDecision:
         await points.reach("permission")
         return PermissionDecision(asked.options[0].value, policy="auto", actor="auto")
 

@@ -10,7 +10,7 @@ import pytest
 from core.contracts.errors import BenchFlowError, Conflict
 from core.contracts.sandbox import SandboxImage, SandboxSpec
 from core.contracts.store import RolloutState
-from core.contracts.values import Outcome
+from core.contracts.values import JsonObject, Outcome, StopReason
 from core.kernel import events as ev
 from core.kernel.checkpoint import Checkpoint
 from core.kernel.spec import checkpointed
@@ -20,7 +20,7 @@ from core.services.branching import BranchRequest
 from core.services.jobs import rerun, run_job
 from core.services.scoring import ScoreRequest
 from tests.core.services.helpers import bench
-from tests.fakes.kernel_agent import endless
+from tests.fakes.kernel_agent import FakeSession, endless
 from tests.fakes.kernel_points import Points
 
 WHO = {"actor": "ann", "via": "test"}
@@ -133,3 +133,31 @@ async def test_a_score_of_a_waiting_question_is_not_how_its_dead_owners_run_ende
         await reaping.reap(it.host)
         record = await it.tools.store.rollouts.get(rollout)
         assert (record.state, record.reward) == (RolloutState.INTERRUPTED, None)
+
+
+async def test_each_permission_is_asked_even_if_it_is_the_same_again_at_once(
+    tmp_path: Path,
+) -> None:
+    async def twice(session: FakeSession, prompt: str) -> StopReason:
+        await session.permit("Delete it all?")
+        await session.permit("Delete it all?")
+        return StopReason.END_TURN
+
+    async with bench(tmp_path, [twice]) as it:
+        job = it.plan(permissions="ask")
+        running = asyncio.create_task(run_job(it.host, job))
+        rollout = job.rollouts[0].id
+        requests = it.tools.store.requests
+        yes: JsonObject = {"action": "accept", "content": {"option": "yes"}}
+        asked: set[str] = set()
+        async with asyncio.timeout(20):
+            revision = 0
+            while not running.done() and len(asked) < 2:
+                revision = await it.tools.store.changed(revision, timeout=0.5)
+                for item in await requests.select(rollout=rollout):
+                    asked.add(item.id)
+                    await requests.answer(item.id, yes, actor="ann", via="t", idem_key=item.id)
+            await running
+        assert len(asked) == 2
+        settled = (await load_tree(it.tools, rollout)).permissions
+        assert [item.chosen for item in settled] == ["yes", "yes"]
