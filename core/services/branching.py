@@ -205,6 +205,13 @@ async def _continuations(
             Continuation("nudge", "nudge", text=request.nudge, origin="human", actor=actor, via=via)
         ]
     if node.kind == "ask":
+        if user.name == "human":
+            # Their stored answer would be given again, or the owner would wait for it.
+            raise UsageError(
+                "a person answers this rollout's questions, and is no model to sample",
+                where=f"node {node.id}",
+                remedy="Name the answers: --answer A --answer B",
+            )
         return [await _sampled(tree, node, user, index) for index in range(1, request.resample + 1)]
     return resamples(request.resample, actor=actor, via=via)
 
