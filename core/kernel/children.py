@@ -107,9 +107,9 @@ class Children:
         return tuple(self._lines.values())
 
     @property
-    def pending(self) -> int:
-        """Children whose line may not be in the log yet."""
-        return sum(line.world is None for line in self._lines.values())
+    def made(self) -> int:
+        """Lines that the rollout has, those included that are not in the log yet."""
+        return self._next
 
     def stop(self, stop: Stop) -> None:
         """End every child: by asking its agent in a turn, else by cancelling it."""

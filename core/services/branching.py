@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from core.contracts.agent import Answer
-from core.contracts.errors import UsageError
+from core.contracts.errors import CheckpointError, UsageError
 from core.contracts.user import AskContext, UserModel
 from core.contracts.values import Fidelity, JsonObject, JsonValue
 from core.kernel.backup import answer_key
@@ -270,17 +270,22 @@ def auto_brancher(
     *,
     seed: int,
 ) -> Callable[[ForkPoint], Awaitable[None]]:
-    """What a policy does at a fork point: start the other ways on."""
+    """What a policy does at a fork point: start the other ways on, where it can be forked."""
 
     async def at(point: ForkPoint) -> None:
         tree = await load()
         node = tree.nodes[point.checkpoint.node]
-        lines = max(len(tree.lines), 1) + children.pending
+        lines = children.made
         if point.answer is None:
             wanted = wanted_at_root(policy, lines=lines)
             items = resamples(wanted) if wanted else []
         else:
             items = _others(policy, node, point, point.answer, lines)
+        try:
+            check_fork(point.checkpoint, node, items)
+        except CheckpointError:
+            # The node says what was not captured; a child would not be in its state.
+            return
         if items:
             children.start(point.checkpoint, node, items, seed=seed, depth=point.depth + 1)
 

@@ -448,3 +448,8 @@ async def test_a_takeover_continues_the_log_on_a_new_main_line() -> None:
     assert tree.lines[1].parent_id == tree.root_id
     assert tree.lines[0].outcome == "interrupted"
     assert second.left_behind() == []
+
+
+async def test_the_lines_of_earlier_owners_count_against_a_budget() -> None:
+    assert make_case().run.children.made == 1
+    assert make_case(takeover=Takeover(3, "resumed")).run.children.made == 4

@@ -20,7 +20,7 @@ from core.services.branching import BranchRequest
 from core.services.jobs import rerun, run_job
 from core.services.scoring import ScoreRequest
 from tests.core.services.helpers import bench
-from tests.fakes.kernel_agent import FakeSession, endless
+from tests.fakes.kernel_agent import FakeSession, asking, endless
 from tests.fakes.kernel_points import Points
 
 WHO = {"actor": "ann", "via": "test"}
@@ -161,3 +161,15 @@ async def test_each_permission_is_asked_even_if_it_is_the_same_again_at_once(
         assert len(asked) == 2
         settled = (await load_tree(it.tools, rollout)).permissions
         assert [item.chosen for item in settled] == ["yes", "yes"]
+
+
+async def test_a_policy_starts_nothing_at_a_question_whose_session_was_not_captured(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path, [asking]) as it:
+        job = it.plan(user="auto", branch="asks=all")
+        await run_job(it.host, job)
+        tree = await load_tree(it.tools, job.rollouts[0].id)
+        asked = [node for node in tree.nodes.values() if node.kind == "ask"]
+        assert [node.state is not None for node in asked] == [True]
+        assert list(tree.lines) == [0]
