@@ -27,7 +27,12 @@ from tests.branch.frozen import Files, files_holding, frozen_digests, rows_of, w
 from tests.branch.standin import FrontProvider
 from tests.core.sandboxes.helpers import with_argument
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.sandbox,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("eight children"),
+]
 
 CHILDREN = [f"o{number}" for number in range(1, 9)]
 DATABASE = "/state/marks.db"
