@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from core.contracts.errors import BenchFlowError, SandboxError, VerifierError
-from core.contracts.reward import Reward, RolloutNode, VerifyResult
+from core.contracts.reward import RolloutNode
 from core.contracts.sandbox import Sandbox, SandboxImage
 from core.contracts.values import JsonObject, Outcome, Phase
 from core.kernel import events as ev
@@ -58,8 +58,13 @@ class Verification:
             if keep:
                 await finish(self._commit(checkpointed(checkpoint)))
                 kept = True
-            async with self._phases.phase(Phase.VERIFY, limit=limits.verify) as watch:
-                verdict = await self._score(self._context.reward(self._forker(image)), leaf)
+            try:
+                async with self._phases.phase(Phase.VERIFY, limit=limits.verify) as watch:
+                    verdict = await self._context.reward(self._forker(image)).score(leaf)
+            except VerifierError as error:
+                logs: JsonObject = dict(error.logs)
+                await self._commit(ev.ScoringFailed(leaf.id, str(error), error.category, logs))
+                raise
             self.result = LineResult(
                 Outcome.SCORED,
                 verdict,
@@ -71,14 +76,6 @@ class Verification:
         finally:
             if image is not None and not kept:
                 await finish(self._discard(image))
-
-    async def _score(self, reward: Reward, leaf: RolloutNode) -> VerifyResult:
-        try:
-            return await reward.score(leaf)
-        except VerifierError as error:
-            logs: JsonObject = dict(error.logs)
-            await self._commit(ev.ScoringFailed(leaf.id, str(error), error.category, logs))
-            raise
 
     def _forker(self, image: SandboxImage) -> Forker:
         @asynccontextmanager

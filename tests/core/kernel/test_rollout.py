@@ -453,3 +453,12 @@ async def test_a_takeover_continues_the_log_on_a_new_main_line() -> None:
 async def test_the_lines_of_earlier_owners_count_against_a_budget() -> None:
     assert make_case().run.children.made == 1
     assert make_case(takeover=Takeover(3, "resumed")).run.children.made == 4
+
+
+async def test_a_verifier_that_hung_is_noted_so_that_a_later_score_repairs_its_line() -> None:
+    case = make_case(points=Points(hold={"score"}), deadlines=replace(SHORT, verify=0.01))
+    await case.run.run()
+    leaf = case.tree().main_leaf
+    assert leaf is not None
+    assert leaf.unscored is not None
+    assert leaf.unscored.error_category == "verifier_timeout"
