@@ -29,6 +29,8 @@ class Machine:
     folder: Path
     actor: str = "ann"
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    more: dict[str, str] = field(default_factory=dict)
+    """Variables of the environment besides, or instead."""
 
     @property
     def home(self) -> Path:
@@ -74,6 +76,7 @@ class Machine:
             "BENCH_HOME": str(self.home),
             "BENCH_JOBS_DIR": str(self.jobs),
             "BENCH_ACTOR": actor or self.actor,
+            **self.more,
         }
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
