@@ -90,7 +90,7 @@ def _line(tree: Tree, line: Line) -> LineView:
         logs = {name: text for name, text in unscored.logs.items() if isinstance(text, str)}
     return LineView(
         number=line.number,
-        trajectory=trajectory(tree, line.leaf_id),
+        trajectory=trajectory(tree, line.leaf_id, line=line.number),
         steps=tuple(node.id for node in leaf.path if node.kind == "step"),
         verdict=verdict.result if verdict is not None else None,
         scored_at=verdict.at if verdict is not None else None,

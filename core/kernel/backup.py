@@ -88,7 +88,18 @@ def continuation_key(continuation: JsonObject) -> str:
 def answer_key(action: str, content: object) -> str:
     if action != "accept":
         return f"answer:{action}"
-    return f"answer:{json.dumps(content, sort_keys=True, ensure_ascii=False)}"
+    return f"answer:{json.dumps(_canonical(content), sort_keys=True, ensure_ascii=False)}"
+
+
+def _canonical(value: object) -> object:
+    """Equal answers in one form: 1 and 1.0, several choices in any order."""
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return sorted((_canonical(item) for item in value), key=json.dumps)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 def decisions(tree: Tree, rules: Rules | None = None) -> dict[str, Decision]:

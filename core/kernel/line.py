@@ -229,7 +229,8 @@ class LineRun:
             self._turn_end = None
             await self._prompted(prompt, origin)
             await self._whole_turn(session, session.prompt(prompt.text))
-            following = await self._next()
+            full = self._turn >= self._context.max_turns
+            following = None if full else await self._next()
         await self._still.passed()
 
     async def _first_prompt(self, session: Session) -> tuple[Nudge, str] | None:

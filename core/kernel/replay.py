@@ -82,10 +82,11 @@ def _apply_to_rollout(tree: Tree, event: Event, body: ev.Body) -> bool:
         case ev.RolloutEnded():
             tree.outcome, tree.error = body.outcome, body.error
             tree.error_category, tree.seconds = body.error_category, body.seconds
-            tree.ended_at, tree.paused = event.at, False
+            tree.ended_at, tree.paused, tree.before = event.at, False, None
         case ev.MainLineSet():
             _set_main(tree, body, event.seq)
         case ev.Reopened():
+            tree.before = (tree.outcome, tree.error, tree.error_category)
             tree.ended_at = tree.outcome = tree.stop = None
         case ev.NudgeAccepted():
             tree.nudges[body.nudge] = Nudge(body.text, body.actor, body.via, id=body.nudge)
@@ -137,7 +138,7 @@ def _set_main(tree: Tree, body: ev.MainLineSet, seq: int) -> None:
     line = tree.lines.get(body.main)
     if line is None:
         return
-    tree.main = body.main
+    tree.main, tree.before = body.main, None
     if body.why == "restore":
         # Chosen by a person who had seen the outcomes.
         line.selected = True
@@ -188,7 +189,7 @@ def _start_line(tree: Tree, event: Event, body: ev.LineStarted) -> None:
         mark=event.seq,
     )
     if body.main:
-        tree.main = event.line
+        tree.main, tree.before = event.line, None
         tree.attempt = event.attempt
 
 

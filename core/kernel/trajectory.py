@@ -70,26 +70,32 @@ class Trajectory:
         return tuple(item.text for item in self.items if isinstance(item, PromptItem))
 
 
-def trajectory(tree: Tree, leaf_id: str) -> Trajectory:
-    """The path to ``leaf_id``. Raises KeyError for a node that is not in the tree."""
+def trajectory(tree: Tree, leaf_id: str, *, line: int | None = None) -> Trajectory:
+    """The path to ``leaf_id``. Raises KeyError for a node that is not in the tree.
+
+    ``line`` is the line it is read for, where that one ended before its first node:
+    its leaf is then its parent's, and its answer its own.
+    """
     leaf = tree.nodes[leaf_id]
+    number = leaf.line if line is None else line
     path = leaf.path
     items: list[Item] = []
     for position, node in enumerate(path):
         following = path[position + 1] if position + 1 < len(path) else None
-        items.extend(_items(tree, node, following, leaf.line))
-    line = tree.lines.get(leaf.line)
+        after = following.line if following is not None else number
+        items.extend(_items(tree, node, after, number))
+    read_for = tree.lines.get(number)
     return Trajectory(
         rollout=tree.rollout,
         leaf=leaf_id,
-        line=leaf.line,
-        assisted=line.assisted_by(leaf.seq) if line else False,
+        line=number,
+        assisted=read_for.assisted_by(leaf.seq) if read_for else False,
         items=tuple(items),
-        reward=leaf.verdict.result.reward if leaf.verdict else None,
+        reward=leaf.verdict.result.reward if leaf.verdict and number == leaf.line else None,
     )
 
 
-def _items(tree: Tree, node: Node, following: Node | None, line: int) -> Iterator[Item]:
+def _items(tree: Tree, node: Node, following: int, line: int) -> Iterator[Item]:
     if node.kind == "prompt":
         yield PromptItem(node.id, node.text, node.origin, node.turn)
     elif node.kind == "ask":
@@ -103,11 +109,12 @@ def _items(tree: Tree, node: Node, following: Node | None, line: int) -> Iterato
             yield TextItem(node.id, block.kind, block.text)
 
 
-def _answer(tree: Tree, ask: Node, following: Node | None) -> GivenAnswer | None:
-    """The answer on this path: a branch's child was given its line's own answer."""
-    if following is None or following.line == ask.line:
+def _answer(tree: Tree, ask: Node, following: int) -> GivenAnswer | None:
+    """The answer on this path, which goes on on line ``following``: a branch's child was
+    given its line's own answer."""
+    if following == ask.line:
         return ask.answer
-    continuation = tree.lines[following.line].continuation
+    continuation = tree.lines[following].continuation
     if continuation.get("kind") != "answer":
         return ask.answer
     return GivenAnswer(

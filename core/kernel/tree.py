@@ -258,6 +258,9 @@ class Tree:
     outcome: str | None = None
     error: str | None = None
     error_category: str | None = None
+    before: tuple[str | None, str | None, str | None] | None = None
+    """Outcome, error and category that it had ended with, while it grows again on the same
+    main line: they stay its result."""
     seconds: float | None = None
     phase: str = ""
     phases: list[PhaseTime] = field(default_factory=list)

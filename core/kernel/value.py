@@ -91,6 +91,9 @@ def q_value(
     spread = math.fsum((value - mean) ** 2 for value in returns) / (n - 1)
     if zero_one:
         return Value(mean, n, _binary_variance(returns), jeffreys(sum(returns), n), excluded)
+    if spread == 0.0:
+        # Equal returns say nothing about how far the next would lie.
+        return Value(mean, n, None, None, excluded)
     interval = _within(_t_interval(mean, spread / n, n), bounds) if n >= 3 else None
     return Value(mean, n, spread / n, interval, excluded)
 

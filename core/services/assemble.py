@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -13,12 +15,13 @@ from core.contracts.agent import (
     PermissionAsked,
     PermissionDecision,
 )
-from core.contracts.errors import ConfigError
+from core.contracts.errors import ConfigError, StoreError
 from core.contracts.reward import Reward
 from core.contracts.sandbox import Limits, Mount, SandboxProvider, SandboxSpec
 from core.contracts.store import Event, EventDraft, NewRequest, Ownership, Recorder
 from core.contracts.values import JsonObject, JsonValue
 from core.environments.manifest import selection
+from core.kernel.finish import finish
 from core.kernel.replay import fold
 from core.kernel.rollout import RolloutFacts
 from core.kernel.spec import Forker, ForkPoint, LineContext, PermissionContext
@@ -31,6 +34,8 @@ from core.tasks.models import Task
 from core.tasks.needs import shortfalls
 from core.tasks.variables import fill_in
 from core.users.form import ask_to_json
+
+_WITHDRAW_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +203,23 @@ async def _ask_a_person(
             default={"action": "cancel", "content": {}},
         ),
     )
-    settled = await tools.store.requests.wait(opened.id)
+    try:
+        settled = await tools.store.requests.wait(opened.id)
+    except asyncio.CancelledError:
+        await finish(_withdraw(tools, own, where.line))
+        raise
     content = (settled.answer or {}).get("content")
     chosen = content.get("option") if isinstance(content, dict) else None
     return PermissionDecision(
         str(chosen) if chosen is not None else None, policy="ask", actor=settled.actor or ""
     )
+
+
+async def _withdraw(tools: Toolbox, own: Ownership, line: int) -> None:
+    """Nobody waits any more: a person must not answer into the void."""
+    with contextlib.suppress(StoreError, TimeoutError):
+        async with asyncio.timeout(_WITHDRAW_SECONDS):
+            await tools.store.requests.withdraw(own, line=line)
 
 
 def _form(ask: AskUser) -> JsonObject:

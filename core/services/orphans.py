@@ -86,6 +86,10 @@ def _result(tree: Tree, outcome: Outcome, why: str) -> LineResult:
     verdict = _verdict(tree, line) if line is not None else None
     if verdict is not None:
         return LineResult(Outcome.SCORED, verdict.result)
+    if tree.before is not None:
+        ended, error, category = tree.before
+        if ended is not None:
+            return LineResult(Outcome(ended), error=error, error_category=category)
     category = "cancelled" if outcome is Outcome.CANCELLED else "interrupted"
     return LineResult(outcome, error=why, error_category=category)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.contracts.values import JsonObject
 from core.kernel import events as ev
-from core.kernel.backup import Rules, decisions
+from core.kernel.backup import Rules, answer_key, decisions
 from core.kernel.replay import fold
 from core.kernel.tree import Tree
 from core.kernel.value import Value, jeffreys, q_value, state_value
@@ -392,3 +392,14 @@ def test_answers_that_were_sampled_weigh_as_often_as_they_came() -> None:
     grower.end(*grower.line(fork, "no", origin="sampled"), 0.0)
     found = decisions(grower.tree())[fork].value
     assert (found.value.mean, found.weights) == (0.75, "empirical")
+
+
+def test_equal_graded_returns_have_no_variance_to_speak_of() -> None:
+    same = q_value([0.25, 0.25, 0.25])
+    assert (same.mean, same.variance, same.interval) == (0.25, None, None)
+
+
+def test_equal_answers_are_one_group_however_they_are_written() -> None:
+    assert answer_key("accept", {"n": 1}) == answer_key("accept", {"n": 1.0})
+    assert answer_key("accept", {"many": ["b", "a"]}) == answer_key("accept", {"many": ["a", "b"]})
+    assert answer_key("accept", {"n": 1}) != answer_key("accept", {"n": 2})
