@@ -376,3 +376,15 @@ def test_a_thousand_forks_of_forks_can_be_walked() -> None:
     assert len(tree.ancestry(count - 1)) == count
     assert len(tree.nodes[tree.lines[count - 1].leaf_id].path) == count + 1
     assert max(row.depth for row in rows(tree)) == count - 1
+
+
+def test_a_rollout_that_grows_keeps_how_it_had_ended_until_its_main_line_moves() -> None:
+    grown = [
+        (0, ev.LineStarted(None, {"kind": "start"}, main=True)),
+        (0, ev.RolloutEnded("failed", "it broke", "agent_crashed")),
+        (0, ev.Reopened("engine-2", "ann", "branch")),
+    ]
+    assert fold(log(*grown)).before == ("failed", "it broke", "agent_crashed")
+    moved = (1, ev.LineStarted(None, {"kind": "resample"}, main=True))
+    assert fold(log(*grown, moved)).before is None
+    assert fold(log(*grown, (0, ev.RolloutEnded("failed")))).before is None
