@@ -50,8 +50,9 @@ async def turn_or_cancel(
     stack: AsyncExitStack,
 ) -> LineResult | None:
     """Wait for the slot, which ``stack`` then holds; a result when a person cancelled first."""
+    cancelled: list[LineResult] = []
     waiting = asyncio.create_task(stack.enter_async_context(slot))
-    asked = asyncio.create_task(_until_cancelled(engine, own, facts))
+    asked = asyncio.create_task(_until_cancelled(engine, own, facts, cancelled))
     try:
         await asyncio.wait({waiting, asked}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -59,19 +60,25 @@ async def turn_or_cancel(
             task.cancel()
         await finish(_settled(waiting, asked))
     if not asked.cancelled():
-        return asked.result()
+        asked.result()
+    if cancelled:
+        # Also where the slot came while the cancel was being written: it is done.
+        return cancelled[0]
     waiting.result()
     return None
 
 
-async def _settled(*tasks: asyncio.Task[None] | asyncio.Task[LineResult]) -> None:
+async def _settled(*tasks: asyncio.Task[None]) -> None:
     await asyncio.wait(tasks)
 
 
-async def _until_cancelled(engine: Engine, own: Ownership, facts: RolloutFacts) -> LineResult:
+async def _until_cancelled(
+    engine: Engine, own: Ownership, facts: RolloutFacts, cancelled: list[LineResult]
+) -> None:
     async for command in engine.tools.store.commands.pending(own):
         if command.verb == "cancel" and command.args.get("scope") != "turn":
-            return await finish(_cancel(engine, own, facts, command))
+            await finish(_cancel(engine, own, facts, command, cancelled))
+            return
         error = Conflict(
             "the rollout still waits for its slot",
             where=f"rollout {own.rollout}",
@@ -82,8 +89,12 @@ async def _until_cancelled(engine: Engine, own: Ownership, facts: RolloutFacts) 
 
 
 async def _cancel(
-    engine: Engine, own: Ownership, facts: RolloutFacts, command: CommandRecord
-) -> LineResult:
+    engine: Engine,
+    own: Ownership,
+    facts: RolloutFacts,
+    command: CommandRecord,
+    cancelled: list[LineResult],
+) -> None:
     keeper = engine.keeper(own)
     via = str(command.args.get("via", ""))
     result = LineResult(Outcome.CANCELLED)
@@ -95,5 +106,5 @@ async def _cancel(
         ev.encode(ev.RolloutEnded(result.outcome)),
         result={"cancelled": "run"},
     )
+    cancelled.append(result)
     await engine.close(own, keeper, result)
-    return result

@@ -379,7 +379,7 @@ def test_a_thousand_forks_of_forks_can_be_walked() -> None:
 
 
 def test_a_rollout_that_grows_keeps_how_it_had_ended_until_its_main_line_moves() -> None:
-    grown = [
+    grown: list[tuple[int, ev.Body]] = [
         (0, ev.LineStarted(None, {"kind": "start"}, main=True)),
         (0, ev.RolloutEnded("failed", "it broke", "agent_crashed")),
         (0, ev.Reopened("engine-2", "ann", "branch")),
