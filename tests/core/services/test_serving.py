@@ -56,7 +56,7 @@ async def test_a_branch_that_comes_while_the_rollout_is_torn_down_is_refused(
         root = (await load_tree(it.tools, rollout)).root_id
         request = BranchRequest(root, resample=1)
         with pytest.raises(Conflict, match="ending"):
-            await acts.branch(it.host, rollout, request, **WHO)
+            await acts.branch(it.host, rollout, request, actor="ann", via="cli")
         points.release("sandbox.teardown")
         await running
         assert list((await load_tree(it.tools, rollout)).lines) == [0]
