@@ -18,7 +18,7 @@ VENV := .venv/bin
 # The name of the stamp says what the venv was made for: this folder, this Python, this pyproject.
 # A copied checkout, another Python or an edited pyproject therefore never runs a stale venv.
 STAMP = .venv/.ready-$(shell .ci/setup --key '$(PYTHON)')
-PYTEST := $(VENV)/python -m pytest -n 2 --dist loadgroup -q
+PYTEST := $(VENV)/python -m pytest -n 2 --dist loadfile -q
 
 .PHONY: help setup demo check test clean
 
