@@ -26,6 +26,7 @@ async def test_a_job_is_listed_and_ends(store: SqlStore, clock: Clock) -> None:
 
 async def test_no_more_run_than_the_limit_over_all_engines(tmp_path: Path) -> None:
     running = most = 0
+    pair = asyncio.Barrier(2)
     async with opened(tmp_path / "s") as one, opened(tmp_path / "s") as two:
         stores = [(one, await one.engines.register()), (two, await two.engines.register())]
 
@@ -35,7 +36,8 @@ async def test_no_more_run_than_the_limit_over_all_engines(tmp_path: Path) -> No
             await store.slots.acquire(engine, f"r{number}", limit=2)
             running += 1
             most = max(most, running)
-            await asyncio.sleep(0.01)
+            # Nobody leaves before a second one runs, so that two do run at once.
+            await pair.wait()
             running -= 1
             await store.slots.release(engine, f"r{number}")
 
