@@ -7,6 +7,7 @@ live owns the rollout, the caller's own engine takes it over and does it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from typing import cast
 
@@ -37,11 +38,19 @@ async def answer(
 ) -> RequestRecord:
     """Answer a request (by its id, or the one open request of a rollout).
 
-    Raises UsageError naming what is allowed, Conflict when somebody was first.
+    Words for a turn's end need the request's own id: by a rollout they may be meant
+    for a question that somebody answered a moment ago. Raises UsageError naming
+    what is allowed, Conflict when somebody was first.
     """
     request = await find_request(tools, ref)
     ask = ask_from_json(request.question)
     given = parse_answer(ask, text, actor=actor, via=via)
+    if request.kind == "turn_end" and given.content and not request.id.startswith(ref):
+        raise UsageError(
+            f"no question waits, the agent's turn has ended, and {text!r} would be a nudge",
+            where=f"rollout {request.rollout}",
+            remedy="Accept the turn with `accept`, or send words with `bench nudge`",
+        )
     return await tools.store.requests.answer(
         request.id,
         answer_to_json(given),
@@ -52,11 +61,14 @@ async def answer(
 
 
 async def find_request(tools: Toolbox, ref: str) -> RequestRecord:
-    """A request by its own id, or the oldest open one of a rollout."""
-    try:
-        return await tools.store.requests.get(ref)
-    except BenchFlowError:
-        record = await tools.store.rollouts.get(ref)
+    """A request by its own id, or the one open request of a rollout (``last`` is a rollout).
+
+    Raises UsageError where nothing waits, or more than one does.
+    """
+    if ref != "last":
+        with contextlib.suppress(BenchFlowError):
+            return await tools.store.requests.get(ref)
+    record = await tools.store.rollouts.get(ref)
     waiting = await tools.store.requests.select(rollout=record.id)
     if not waiting:
         raise UsageError(
@@ -64,7 +76,13 @@ async def find_request(tools: Toolbox, ref: str) -> RequestRecord:
             where=f"it is {record.state.value}",
             remedy="List what waits with `bench answer`",
         )
-    return min(waiting, key=lambda item: item.opened_at)
+    if len(waiting) > 1:
+        names = ", ".join(f"{item.id} ({item.kind} at {item.node})" for item in waiting)
+        raise UsageError(
+            f"rollout {record.id} waits for {len(waiting)} answers: {names}",
+            remedy="Name one of them; `bench answer` lists what they ask",
+        )
+    return waiting[0]
 
 
 def question_text(request: RequestRecord) -> str:
