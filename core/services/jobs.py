@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -16,7 +18,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from core.contracts.errors import BenchFlowError, Conflict, Fault, Fenced, TaskError, UsageError
+from core.contracts.errors import (
+    BenchFlowError,
+    ConfigError,
+    Conflict,
+    Fault,
+    Fenced,
+    TaskError,
+    UsageError,
+)
 from core.contracts.store import NewRollout, Ownership, RolloutRecord, RolloutState
 from core.contracts.values import Outcome
 from core.kernel.finish import finish
@@ -135,6 +145,7 @@ async def run_job(
         await engine.provider(name).require()
         await engine.warm(name)
     prepared = {item.id: _prepare(engine, item) for item in job.rollouts}
+    await asyncio.to_thread(_make_folder, job.folder)
     await tools.store.jobs.create(job.id, str(job.folder), job.config.to_json())
     owned = {item.id: await _create(engine, job, item) for item in job.rollouts}
     run = _JobRun(engine, JobSlots(engine, job.config.concurrency), prepared, owned, started)
@@ -147,6 +158,20 @@ async def run_job(
     if run.bugs:
         raise run.bugs[0]
     return JobReport(job.id, job.folder, tuple(run.reports[item.id] for item in job.rollouts))
+
+
+def _make_folder(folder: Path) -> None:
+    """Results that could not be written are found out before anything is run for them."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(
+            f"results cannot be written: {error.strerror}",
+            where=str(folder),
+            remedy="Name another folder with --jobs-dir or BENCH_JOBS_DIR",
+        ) from error
 
 
 @dataclass(eq=False, slots=True)

@@ -46,6 +46,18 @@ async def test_a_job_runs_every_repeat_with_a_seed_of_its_own(tmp_path: Path) ->
         assert (summary["total"], summary["passed"]) == (3, 3)
 
 
+async def test_a_folder_that_takes_no_results_is_found_out_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    async with bench(tmp_path) as it:
+        job = it.plan(jobs_dir=str(tmp_path / "file" / "jobs"))
+        with pytest.raises(ConfigError, match="cannot be written"):
+            await run_job(it.host, job)
+        assert it.points.seen == ["sandbox.require"]
+        assert await it.tools.store.rollouts.select() == []
+
+
 async def test_no_more_run_at_once_than_were_asked_for(tmp_path: Path) -> None:
     points = Points(hold=["prompt"])
     async with bench(tmp_path, points=points) as it:
