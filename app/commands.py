@@ -13,7 +13,9 @@ import click
 from app.outcome import NO_REWARD, plain, print_json
 from app.progress import JobProgress, Progress
 from app.render import (
+    answered_text,
     branch_text,
+    columns,
     requests_table,
     rollouts_table,
     table,
@@ -30,6 +32,7 @@ from core.services.config import RolloutConfig
 from core.services.editing import read_edit
 from core.services.engine import Engine, engine
 from core.services.jobs import JobPlan, JobReport, plan, rerun, run_job
+from core.services.sanitise import clean
 from core.services.toolbox import Toolbox
 from core.services.views import head, rows
 
@@ -62,6 +65,7 @@ async def run_config(config: RolloutConfig, *, quiet: bool) -> JobReport:
             return report
         report = await _run_followed(host, job)
         click.echo(await _rollout_text(tools, job.rollouts[0].id))
+        await _say_not_kept(tools, report)
         return report
 
 
@@ -108,6 +112,15 @@ async def _follow(tools: Toolbox, rollout: str) -> None:
     progress.clear()
 
 
+async def _say_not_kept(tools: Toolbox, report: JobReport) -> None:
+    """What went wrong beside a rollout: its own record, and so its tree, does not say it."""
+    for item in report.rollouts:
+        record = await tools.store.rollouts.get(item.id)
+        if item.result.error and not record.error:
+            click.echo(f"{click.style('error:', fg='red')} {clean(item.result.error)}", err=True)
+            click.echo(f"rollout {item.id} is kept in the store; `bench reap` writes it", err=True)
+
+
 async def _say_job(tools: Toolbox, report: JobReport) -> None:
     records = [await tools.store.rollouts.get(item.id) for item in report.rollouts]
     click.echo(rollouts_table(records))
@@ -119,7 +132,7 @@ async def _say_job(tools: Toolbox, report: JobReport) -> None:
 
 async def _rollout_text(tools: Toolbox, rollout: str) -> str:
     record = await tools.store.rollouts.get(rollout)
-    return tree_text(await load_tree(tools, record.id), record)
+    return tree_text(await load_tree(tools, record.id), record, width=columns())
 
 
 async def show_rollout(ref: str, *, follow: bool, as_json: bool) -> int:
@@ -132,7 +145,7 @@ async def show_rollout(ref: str, *, follow: bool, as_json: bool) -> int:
         if as_json:
             print_json(rollout_json(record, tree_head=asdict(head(tree)), tree_rows=rows(tree)))
         else:
-            click.echo(tree_text(tree, record))
+            click.echo(tree_text(tree, record, width=columns()))
     return 0
 
 
@@ -166,7 +179,7 @@ async def answer_request(
         if as_json:
             print_json(plain(asdict(done)))
         else:
-            click.echo(f"answered {done.id} of rollout {done.rollout}")
+            click.echo(answered_text(done))
     return 0
 
 

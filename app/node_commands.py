@@ -9,7 +9,7 @@ import click
 
 from app.node_render import changes_text, diff_text, gc_text, scores_text
 from app.outcome import NO_REWARD, plain, print_json
-from app.render import number, tree_text
+from app.render import columns, count, number, tree_text
 from app.settings import read_settings
 from app.terminal import Terminal
 from app.wiring import open_tools
@@ -19,6 +19,7 @@ from core.services import gc, looking, mainline, rescoring, shelling
 from core.services.assemble import load_tree
 from core.services.collecting import Budget, parse_size
 from core.services.engine import Engine, engine
+from core.services.sanitise import clean
 from core.services.scoring import ScoreRequest, scores_json
 
 
@@ -75,7 +76,9 @@ async def _rescore_on_save(
             await _rescore_once(host, ref, verifier, actor, as_json=as_json)
             sys.stdout.flush()
         except BenchFlowError as error:
-            click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
+            click.echo(
+                f"{click.style('error:', fg='red')} {clean(str(error), multiline=True)}", err=True
+            )
     raise AssertionError("files can always be saved again")
 
 
@@ -121,7 +124,8 @@ async def rewind_rollout(ref: str, node: str, options: dict[str, str], *, as_jso
             print_json(result)
         elif record.state.final:
             after = await tools.store.rollouts.get(record.id)
-            click.echo(tree_text(await load_tree(tools, record.id), after))
+            tree = await load_tree(tools, record.id)
+            click.echo(tree_text(tree, after, width=columns()))
         else:
             numbers = cast("list[int]", result["lines"])
             click.echo(f"line {numbers[0]} is the main line from now on")
@@ -149,9 +153,11 @@ async def pause_rollout(ref: str, key: str | None, *, on: bool, as_json: bool) -
     if as_json:
         print_json(result)
     elif on:
-        click.echo(f"paused {result['lines']} lines; go on with `bench unpause`")
+        click.echo(
+            f"paused {count(cast('int', result['lines']), 'line')}; go on with `bench unpause`"
+        )
     else:
-        click.echo(f"goes on after {result['seconds']} s")
+        click.echo(f"goes on after {cast('float', result['seconds']):.1f} s")
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from app.render import amount, number, table
+from app.render import amount, count, number, table
 from core.contracts.values import JsonValue
 from core.services.diffing import FileChange, FileEntry, RowChange, StateDiff, TableChange
 from core.services.gc import GcReport
@@ -62,7 +62,8 @@ def changes_text(changes: Changes) -> str:
     )
     means = changes.means
     tail = f"; mean {means[0]:.3f} -> {means[1]:.3f}" if means else ""
-    return "\n".join([*text, f"{len(changes.scores)} leaves: {counts}{tail}"])
+    leaves = count(len(changes.scores), "leaf", "leaves")
+    return "\n".join([*text, f"{leaves}: {counts}{tail}"])
 
 
 def _errors(scores: Sequence[NodeScore]) -> list[str]:

@@ -29,6 +29,7 @@ from core.contracts.errors import (
 )
 from core.contracts.values import JsonObject, JsonValue
 from core.kernel.world import first_error
+from core.services.sanitise import clean
 
 NO_REWARD = 3
 INTERRUPTED = 130
@@ -99,7 +100,8 @@ def say_problem(category: str, what: str, remedy: str, *, as_json: bool) -> None
 
 
 def print_json(value: JsonValue) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    """ASCII: an agent's controls and bidi marks stay escaped on a terminal."""
+    click.echo(json.dumps(value, indent=2))
 
 
 def plain(value: object) -> JsonObject:
@@ -113,7 +115,9 @@ def plain(value: object) -> JsonObject:
 
 def _say_error(error: BenchFlowError, as_json: bool) -> None:
     if not as_json:
-        click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
+        click.echo(
+            f"{click.style('error:', fg='red')} {clean(str(error), multiline=True)}", err=True
+        )
         return
     faults = error.faults if isinstance(error, TaskError) else ()
     print_json(

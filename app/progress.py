@@ -14,7 +14,7 @@ from typing import IO
 
 import click
 
-from app.render import number, row_text
+from app.render import cut, number, row_text
 from core.contracts.store import RolloutRecord
 from core.kernel.tree import Tree
 from core.services.jobs import RolloutReport
@@ -105,7 +105,7 @@ class JobProgress:
                 f"{clean(item.name)}"
                 for item in live
             ]
-            self._screen.draw([line[:width] for line in lines])
+            self._screen.draw([cut(line, width) for line in lines])
 
     def clear(self) -> None:
         self._screen.clear()

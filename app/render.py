@@ -6,10 +6,13 @@ prints at its end equals what `bench show` prints of it.
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
 from typing import cast
 
 import click
+from rich.cells import cell_len
 
 from core.contracts.store import RequestRecord, RolloutRecord
 from core.contracts.values import JsonObject, JsonValue
@@ -59,10 +62,26 @@ def row_text(item: TreeRow, width: int) -> str:
     tail += "  state dropped" if item.stored == "dropped" else ""
     value = f"  {item.value}" if item.value else ""
     room = max(20, width - len(score) - len(tail) - len(value))
-    if len(left) > room:
-        left = left[: room - 1] + "…"
+    left = cut(left, room)
     styled = click.style(left, fg=_COLOURS.get(item.state))
     return styled + click.style(value, fg="cyan", bold=True) + click.style(score, bold=True) + tail
+
+
+def columns() -> int:
+    """How wide a tree is drawn: the terminal, and 100 where there is none."""
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
+
+
+def cut(text: str, room: int) -> str:
+    """Text in at most ``room`` cells of a terminal, an ellipsis where some is left out."""
+    used, kept = 0, 0
+    for index, char in enumerate(text):
+        used += cell_len(char)
+        if used <= room - 1:
+            kept = index + 1
+        if used > room:
+            return text[:kept] + "…"
+    return text
 
 
 def number(value: float) -> str:
@@ -90,20 +109,23 @@ def _result_lines(summary: RolloutHead, record: RolloutRecord) -> list[str]:
         lines.append(click.style(f"reward {number(summary.reward)}", fg=colour, bold=True) + extra)
     else:
         state = summary.state if summary.state in ("running", "waiting") else record.state.value
+        if summary.phase == "paused" and not record.state.final:
+            state = "paused"
         lines.append(click.style(f"{state}: no reward", fg="yellow", bold=True))
     if summary.error:
         lines.append(click.style(clean(summary.error, multiline=True), fg="red"))
     if summary.noise:
         lines.append(f"{summary.noise} lines of the agent's output were no protocol messages")
-    counts = f"{_count(summary.steps, 'step')}, {_count(summary.lines, 'line')}"
+    counts = f"{count(summary.steps, 'step')}, {count(summary.lines, 'line')}"
     if summary.seconds is not None:
         counts += f", {summary.seconds:.1f} s"
     lines.append(counts)
     if summary.saved is not None:
         saved = summary.saved
         lines.append(
-            f"{saved.lines} branched line{'s' if saved.lines != 1 else ''} shared their prefix: "
-            f"{_count(saved.steps, 'step')}, {_count(saved.tool_calls, 'tool call')} "
+            f"{count(saved.lines, 'branched line')} shared "
+            f"{'its' if saved.lines == 1 else 'their'} prefix: "
+            f"{count(saved.steps, 'step')}, {count(saved.tool_calls, 'tool call')} "
             f"and {saved.seconds:.1f} s not run again"
         )
     if record.sealed:
@@ -115,7 +137,7 @@ def branch_text(plan: JsonObject) -> str:
     """What a branch will cost, before it starts."""
     children = cast("list[str]", plan["children"])
     seconds, calls = plan.get("seconds"), plan.get("tool_calls")
-    number_of = _count(len(children), "child", "children")
+    number_of = count(len(children), "child", "children")
     parts = [f"{number_of} at {plan['node']}: {', '.join(children)}"]
     if isinstance(seconds, int | float):
         parts.append(f"about {seconds:.1f} s and {calls} tool calls each")
@@ -159,6 +181,15 @@ def rollouts_table(records: Sequence[RolloutRecord]) -> str:
     return table([head_row, *body])
 
 
+def answered_text(done: RequestRecord) -> str:
+    """What was answered with what: one who named only a rollout sees which question it was."""
+    answer = done.answer or {}
+    content = cast(JsonObject, answer.get("content") or {})
+    said = ", ".join(str(value) for value in content.values()) or str(answer.get("action", ""))
+    where = f"{done.kind} {done.id} at {done.node} of rollout {done.rollout}"
+    return clean(f"answered {where}: {cut(said, 60)}")
+
+
 def requests_table(records: Sequence[RequestRecord]) -> str:
     """Waiting requests, one a line."""
     if not records:
@@ -177,12 +208,14 @@ def requests_table(records: Sequence[RequestRecord]) -> str:
 
 def table(lines: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell; the first line is the head."""
-    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    widths = [max(cell_len(line[index]) for line in lines) for index in range(len(lines[0]))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
         for line in lines
     )
 
 
-def _count(number: int, one: str, many: str = "") -> str:
+def count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
