@@ -8,6 +8,7 @@ its traceback. Ctrl-C tears everything down first and leaves with 130.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -69,24 +70,32 @@ async def _one_error(body: Coroutine[object, object, int]) -> int:
 
 
 async def _interruptible(body: Coroutine[object, object, int]) -> int:
-    """SIGTERM ends a command the way Ctrl-C does: everything is torn down first.
+    """SIGTERM and a terminal that closes end a command the way Ctrl-C does: everything is
+    torn down first.
 
     A second one hurries nothing: what it would leave behind costs more than the wait.
+    Under ``nohup`` a hang-up stays ignored.
     """
     task = asyncio.ensure_future(body)
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
-        if not task.cancelling():
-            click.echo("interrupted: tearing down", err=True)
+        first = not task.cancelling()
         task.cancel()
+        # Nobody may be left to be told.
+        with contextlib.suppress(OSError):
+            if first:
+                click.echo("interrupted: tearing down", err=True)
 
-    for name in (signal.SIGINT, signal.SIGTERM):
+    names = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        names.append(signal.SIGHUP)
+    for name in names:
         loop.add_signal_handler(name, interrupt)
     try:
         return await task
     finally:
-        for name in (signal.SIGINT, signal.SIGTERM):
+        for name in names:
             loop.remove_signal_handler(name)
 
 

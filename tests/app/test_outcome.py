@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +36,33 @@ def test_a_json_value_is_ascii_and_whole(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr().out
     assert said.isascii()
     assert json.loads(said) == value
+
+
+_INTERRUPTED = """
+import asyncio, os, sys
+from app.outcome import execute
+
+async def body():
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0)
+        print("torn down")
+
+execute(body())
+"""
+
+
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_way_to_be_interrupted_tears_down_first_even_if_nobody_listens(
+    name: signal.Signals,
+) -> None:
+    listener, deaf = os.pipe()
+    os.close(listener)
+    try:
+        command = [sys.executable, "-c", _INTERRUPTED, str(int(name))]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=deaf, timeout=60)
+    finally:
+        os.close(deaf)
+    assert ended.stdout == b"torn down\n"
