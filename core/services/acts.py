@@ -20,7 +20,7 @@ from core.contracts.store import (
     RolloutRecord,
 )
 from core.contracts.values import JsonObject
-from core.services.assemble import load_tree
+from core.services.assemble import Prepared, load_tree
 from core.services.branching import BranchRequest, plan_branch
 from core.services.engine import Engine
 from core.services.jobs import prepare_again
@@ -140,6 +140,7 @@ async def branch(
     if known is not None or not record.state.final:
         return await act(engine, record, "branch", args, actor=actor, idem_key=idem_key)
     prepared = prepare_again(engine, record)
+    _refuse_changed(record, prepared)
     tree = await load_tree(engine.tools, record.id, whole=True)
     own = Ownership(record.id, engine.id, record.term, record.attempt)
     user = engine.tools.make_user(prepared.config, prepared.task, store, own)
@@ -163,6 +164,17 @@ async def branch(
     await engine.warm(prepared.config.sandbox)
     await engine.grow(own, prepared, work, actor=actor, why="rewind" if request.main else "branch")
     return done
+
+
+def _refuse_changed(record: RolloutRecord, prepared: Prepared) -> None:
+    """Children of another task than their siblings' would make one V of two things."""
+    if prepared.task.digest != record.task_digest:
+        raise Conflict(
+            "the task has changed since this rollout ran",
+            where=str(prepared.task.folder),
+            remedy="Put it back, or run it anew; `bench rescore` scores what is stored with an"
+            " edited verifier",
+        )
 
 
 async def _settled(engine: Engine, rollout: str) -> None:

@@ -182,5 +182,10 @@ class Database:
                 where=self._where,
                 remedy="Free space, then run the command again; what was recorded is kept",
             )
-        remedy = "Run `bench store fsck` on this store" if kind == "corrupt" else ""
+        remedy = (
+            "Move store.db and what lies beside it with that name away, then rebuild it from the"
+            " results: `bench store reindex JOBS_FOLDER`"
+            if kind == "corrupt"
+            else ""
+        )
         return StoreError(f"the database refused: {error.orig}", where=self._where, remedy=remedy)

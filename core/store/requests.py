@@ -335,7 +335,7 @@ def _find(conn: Connection, ref: str) -> RowMapping:
 
 
 def _no_request(ref: str) -> NotFound:
-    return NotFound(f"there is no request {ref!r}", remedy="List what is open with `bench inbox`")
+    return NotFound(f"there is no request {ref!r}", remedy="List what is open with `bench answer`")
 
 
 def _too_late(record: RequestRecord) -> Conflict:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from core.contracts.errors import BenchFlowError, CheckpointError, UsageError
+from core.contracts.errors import BenchFlowError, CheckpointError, Conflict, UsageError
 from core.contracts.store import RolloutRecord
 from core.kernel.backup import Decision, decisions
 from core.kernel.branch import checkpoint_of
@@ -364,3 +364,14 @@ async def test_an_answer_that_the_question_does_not_take_starts_nothing(tmp_path
             await branch(made, record, answers=tuple(f"0.{n}" for n in range(1, 10)))
         again = await made.tree(record)
         assert (list(again.lines), again.seq) == ([0], tree.seq)
+
+
+async def test_a_task_that_was_edited_since_is_not_branched(tmp_path: Path) -> None:
+    task = tmp_path / "ways"
+    shutil.copytree(WAYS, task)
+    async with bench(tmp_path) as made:
+        record, _ = await made.run(task, answers=("y",))
+        with (task / "task.md").open("a") as file:
+            file.write("\nOne sentence more.\n")
+        with pytest.raises(Conflict, match="changed since"):
+            await branch(made, record, answers=("0.9",))

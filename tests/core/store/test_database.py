@@ -185,6 +185,6 @@ async def test_a_file_that_is_no_database_is_a_store_error(tmp_path: Path) -> No
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "store.db").write_bytes(b"not a database, certainly not" * 100)
     store = SqlStore(tmp_path / "s")
-    with pytest.raises(StoreError, match="fsck"):
+    with pytest.raises(StoreError, match="reindex"):
         await store.open()
     await store.close()
