@@ -207,7 +207,7 @@ class Rollouts(Protocol):
         ...
 
     async def orphans(self) -> list[RolloutRecord]:
-        """Not final, and the owner is dead or its lease ran out."""
+        """Not final, or final and not let go; the owner is dead or its lease ran out."""
         ...
 
 

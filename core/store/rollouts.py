@@ -124,7 +124,9 @@ class SqlRollouts:
         open_states = [state.value for state in RolloutState if not state.final]
 
         def work(conn: Connection) -> list[RolloutRecord]:
-            query = select(ROLLOUT).where(ROLLOUT.c.state.in_(open_states)).order_by(ROLLOUT.c.id)
+            # A final one that is still owned died between its last row and its seal.
+            unfinished = ROLLOUT.c.state.in_(open_states) | ROLLOUT.c.owner.is_not(None)
+            query = select(ROLLOUT).where(unfinished).order_by(ROLLOUT.c.id)
             return [
                 to_rollout(row)
                 for row in conn.execute(query).mappings().all()

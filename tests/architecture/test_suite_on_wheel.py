@@ -17,7 +17,9 @@ def nest_tests(target: Path) -> None:
     """The tests with the prefix of the wheel; those of this folder need a checkout."""
     nest = load_script("wheel.py").nest
     for name in tracked_files():
-        if not name.startswith(("tests/", "examples/")) or name.startswith("tests/architecture/"):
+        if not name.startswith(("tests/", "examples/", "docs/")) or name.startswith(
+            "tests/architecture/"
+        ):
             continue
         goal = target / name
         goal.parent.mkdir(parents=True, exist_ok=True)

@@ -229,3 +229,16 @@ def test_ids_sort_by_time_and_names_fit_a_folder() -> None:
     assert {len(part) for part in ids} == {12}
     assert new_name("a/b c\n").startswith("a-b-c__")
     assert new_name("..").startswith("task__")
+
+
+async def test_one_that_ended_and_was_never_let_go_is_an_orphan_once_its_owner_is_dead(
+    store: SqlStore, tmp_path: Path, clock: Clock
+) -> None:
+    own = await owned(store, tmp_path)
+    await store.rollouts.update(own, state=RolloutState.SCORED.value)
+    assert await store.rollouts.orphans() == []
+    clock.now += 60
+    assert [row.id for row in await store.rollouts.orphans()] == [own.rollout]
+    heir = await store.rollouts.claim(await store.engines.register(), own.rollout)
+    await store.rollouts.release(heir)
+    assert await store.rollouts.orphans() == []
